@@ -1,0 +1,120 @@
+"""One record of counters for every join."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.core.budget import MemoryPlan
+
+LATENCY_BUCKETS = 256
+"""Buckets of the latency histogram: eight to a power of two, from one microsecond on."""
+
+
+def latency_percentile_s(histogram: npt.NDArray[np.int64], percentile: float) -> float:
+    """The upper end, in seconds, of the bucket in which the percentile falls; 0 without rows."""
+    total = int(histogram.sum())
+    if total == 0:
+        return 0.0
+    bucket = int(np.searchsorted(np.cumsum(histogram), np.ceil(total * percentile / 100)))
+    exponent, eighth = divmod(min(bucket, LATENCY_BUCKETS - 1), 8)
+    return float(2**exponent * (1 + (eighth + 1) / 8) * 1e-6)
+
+
+@dataclass
+class JoinStats:
+    """What a join did so far.
+
+    `rows_in` counts accepted stream rows; each of them is, at any moment, one of matched,
+    unmatched or waiting: `rows_in == rows_matched + rows_unmatched + rows_waiting`. `rows_out`
+    counts rows of the output, which depends on the kind of join.
+    """
+
+    algorithm: str = ""
+    rows_in: int = 0
+    rows_out: int = 0
+    rows_matched: int = 0
+    rows_unmatched: int = 0
+    rows_waiting: int = 0
+    rows_null_key: int = 0
+    hits: int = 0
+    misses: int = 0
+    cached_rows: int = 0
+    pages_read: int = 0
+    requests: int = 0
+    bytes_read: int = 0
+    seeks: int = 0
+    iterations: int = 0
+    bytes_by_component: dict[str, int] = field(default_factory=dict)
+    bytes_in_use: int = 0
+    bytes_peak: int = 0
+    bytes_limit: int = 0
+    time_busy_s: float = 0.0
+    time_io_s: float = 0.0
+    time_waiting_s: float = 0.0
+    latency_histogram: npt.NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(LATENCY_BUCKETS, np.int64)
+    )
+    plan: MemoryPlan | None = None
+
+    @property
+    def hit_share(self) -> float:
+        """Share of the looked-up stream rows that were answered from the cache."""
+        looked_up = self.hits + self.misses
+        return self.hits / looked_up if looked_up else 0.0
+
+    @property
+    def pages_per_row(self) -> float:
+        """Page reads per stream row: the cost that does not depend on the machine."""
+        return self.pages_read / self.rows_in if self.rows_in else 0.0
+
+    @property
+    def requests_per_row(self) -> float:
+        """Read requests per stream row; one request reads a run of neighbouring pages."""
+        return self.requests / self.rows_in if self.rows_in else 0.0
+
+    def latency_s(self, percentile: float) -> float:
+        """Seconds from acceptance to result below which that percentage of rows stayed.
+
+        Measured on a sample of the rows that waited; rows answered from a cache do not wait.
+        """
+        return latency_percentile_s(self.latency_histogram, percentile)
+
+    def modelled_disk_s(self, seek_s: float = 8e-3, page_s: float = 1e-4) -> float:
+        """Seconds that a disk with this seek and page transfer time would have spent reading."""
+        return self.seeks * seek_s + self.pages_read * page_s
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON, with the derived figures."""
+        plain: dict[str, object] = asdict(self)
+        del plain["latency_histogram"]
+        plain["plan"] = (
+            None
+            if self.plan is None
+            else {"shares": dict(self.plan.shares), "reason": self.plan.reason}
+        )
+        plain["hit_share"] = self.hit_share
+        plain["pages_per_row"] = self.pages_per_row
+        plain["requests_per_row"] = self.requests_per_row
+        plain["latency_p50_s"] = self.latency_s(50)
+        plain["latency_p95_s"] = self.latency_s(95)
+        plain["latency_p99_s"] = self.latency_s(99)
+        return plain
+
+    def merged(self, others: Mapping[str, JoinStats]) -> JoinStats:
+        """Kept for readers of several shards: the sum of this record and others."""
+        total = JoinStats(algorithm=self.algorithm, plan=self.plan)
+        for one in (self, *others.values()):
+            for name, value in vars(one).items():
+                if name in ("algorithm", "plan"):
+                    continue
+                if name == "bytes_by_component":
+                    for component, size in value.items():
+                        held = total.bytes_by_component
+                        held[component] = held.get(component, 0) + size
+                else:
+                    setattr(total, name, getattr(total, name) + value)
+        return total

@@ -1,0 +1,205 @@
+"""How a stream and a master fit together: key columns, layouts, and the output's schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from semistream.core.errors import OptionError, SchemaError, unknown_name
+from semistream.core.join import HOWS
+from semistream.kernels.struct import Struct
+from semistream.store.file import FileMaster
+from semistream.store.keys import Keys, KeySpec, check_key_type
+from semistream.store.layout import PackedColumns, RowLayout
+
+On = str | Sequence[str] | Mapping[str, str]
+
+_HIDDEN = "\0key "
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A stream's schema bound to a master, for one kind of join.
+
+    `layout` packs the stream's rows, key columns first in the master's order and types. Where a
+    stream's key column has another type whose values might not survive the cast, the cast key
+    is an extra, hidden column and the original is carried along.
+    """
+
+    stream_schema: pa.Schema
+    key_names: tuple[str, ...]
+    spec: KeySpec
+    how: str
+    layout: RowLayout
+    master_layout: RowLayout
+    columns: tuple[str, ...]
+    output_schema: pa.Schema
+    exact: tuple[bool, ...]
+
+    @classmethod
+    def of(
+        cls,
+        schema: pa.Schema,
+        master: FileMaster,
+        on: On,
+        how: str,
+        columns: Sequence[str] | None,
+    ) -> Binding:
+        """Check that everything fits; each error names the column and what was wanted."""
+        if how not in HOWS:
+            raise OptionError(f"how={how!r} is not a kind of join", hint=f"use {', '.join(HOWS)}")
+        spec = master.spec
+        key_names = _key_names(schema, spec, on)
+        exact = []
+        fields = []
+        for name, wanted in zip(key_names, spec.schema, strict=True):
+            came = schema.field(name).type
+            check_key_type(name, came, wanted)
+            exact.append(_is_exact(came, wanted.type))
+            fields.append(pa.field(name if exact[-1] else _HIDDEN + name, wanted.type))
+        in_place = {name for name, same in zip(key_names, exact, strict=True) if same}
+        fields += [field for field in schema if field.name not in in_place]
+        folded = fields[0].name if spec.folded is not None else None
+        chosen = _chosen(master.schema, spec, columns) if how in ("inner", "left") else ()
+        return cls(
+            stream_schema=schema,
+            key_names=key_names,
+            spec=spec,
+            how=how,
+            layout=RowLayout.of(pa.schema(fields), prefix=True, folded=folded),
+            master_layout=master.layout,
+            columns=chosen,
+            output_schema=_output_schema(schema, master.schema, chosen, how),
+            exact=tuple(exact),
+        )
+
+    def keys(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
+        """key64 of a batch's rows, and its columns for kernels."""
+        if batch.schema.names != self.stream_schema.names or not batch.schema.equals(
+            self.stream_schema
+        ):
+            raise SchemaError(
+                f"a batch has the columns {_listed(batch.schema)}, the join was made for "
+                f"{_listed(self.stream_schema)}",
+                hint="make a new join for the new schema",
+            )
+        key_columns = self.spec.cast([batch.column(name) for name in self.key_names], self.key_names)
+        keys = self.spec.keys(key_columns)
+        replaced = {
+            field.name: column
+            for field, column in zip(self.layout.schema, key_columns, strict=False)
+        }
+        ordered = [
+            replaced[name] if name in replaced else batch.column(name)
+            for name in self.layout.schema.names
+        ]
+        return keys, self.layout.columns(
+            pa.RecordBatch.from_arrays(ordered, schema=self.layout.schema)
+        )
+
+    def stream_columns(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
+        """The stream's columns, in its order and types, from columns in the layout's order."""
+        by_name = dict(zip(self.layout.schema.names, columns, strict=True))
+        result = []
+        for field in self.stream_schema:
+            column = by_name[field.name]
+            result.append(column if column.type == field.type else _back(column, field.type))
+        return result
+
+    def stream_only(self) -> Binding:
+        """The same stream with none of the master's columns."""
+        return replace(self, columns=(), output_schema=self.stream_schema)
+
+    def key_fields(self, layout: RowLayout) -> Struct:
+        """How to read the key from records of a layout whose first columns are the key's."""
+        if self.spec.is_number:
+            return no_fields(layout)
+        return layout.fields(layout.schema.names[: len(self.spec.names)])
+
+
+def no_fields(layout: RowLayout) -> Struct:
+    """Fields that read nothing from a record."""
+    fields = layout.fields(())
+    fields.strings = 0
+    return fields
+
+
+def _back(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(type_):
+        encoded = column.cast(type_.value_type).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(
+            encoded.indices.cast(type_.index_type), encoded.dictionary, ordered=type_.ordered
+        )
+    return column.cast(type_)
+
+
+def _is_exact(came: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every value of the stream's type survives the way to the master's and back."""
+    if came == wanted:
+        return True
+    kinds = pa.types
+    if kinds.is_integer(came) and kinds.is_integer(wanted):
+        if kinds.is_signed_integer(came) == kinds.is_signed_integer(wanted):
+            return bool(came.bit_width <= wanted.bit_width)
+        return bool(kinds.is_signed_integer(wanted) and came.bit_width < wanted.bit_width)
+    texts = (pa.string(), pa.large_string(), pa.string_view())
+    blobs = (pa.binary(), pa.large_binary(), pa.binary_view())
+    return (came in texts and wanted in texts) or (came in blobs and wanted in blobs)
+
+
+def _key_names(schema: pa.Schema, spec: KeySpec, on: On) -> tuple[str, ...]:
+    """The stream's key columns in the order of the master's key."""
+    if isinstance(on, Mapping):
+        pairs = {master: stream for stream, master in on.items()}
+    else:
+        names = [on] if isinstance(on, str) else list(on)
+        pairs = {name: name for name in names}
+    for name in pairs:
+        if name not in spec.names:
+            raise unknown_name(
+                f"key column of the master (its key is {', '.join(spec.names)})", name, spec.names
+            )
+    missing = [name for name in spec.names if name not in pairs]
+    if missing:
+        raise OptionError(
+            f"the join names no stream column for the master's key column {missing[0]!r}",
+            hint=f"the key is ({', '.join(spec.names)}): name all of it in on=",
+        )
+    for stream in pairs.values():
+        if stream not in schema.names:
+            raise unknown_name("column in the stream", stream, schema.names)
+    return tuple(pairs[name] for name in spec.names)
+
+
+def _chosen(schema: pa.Schema, spec: KeySpec, columns: Sequence[str] | None) -> tuple[str, ...]:
+    payload = [name for name in schema.names if name not in spec.names]
+    if columns is None:
+        return tuple(payload)
+    for name in columns:
+        if name not in schema.names:
+            raise unknown_name("column in the master", name, payload)
+    # Asking for the key is fine: the stream brings it.
+    return tuple(name for name in columns if name not in spec.names)
+
+
+def _output_schema(
+    schema: pa.Schema, master: pa.Schema, chosen: Sequence[str], how: str
+) -> pa.Schema:
+    fields = list(schema)
+    taken = set(schema.names)
+    if len(taken) != len(fields):
+        raise SchemaError("the stream has two columns of one name", hint="rename one of them")
+    for name in chosen:
+        out = name
+        while out in taken:
+            out += "_master"
+        taken.add(out)
+        field = master.field(name).with_name(out)
+        fields.append(field.with_nullable(True) if how == "left" else field)
+    return pa.schema(fields)
+
+
+def _listed(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -1,0 +1,197 @@
+"""Joins that find pages by the index: rows wait in chains, one per page of the master."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.core.errors import SchemaError
+from semistream.core.join import Snapshot
+from semistream.joins.cache import TupleCache
+from semistream.joins.operator import MET, PAGE, Operator
+from semistream.joins.output import OutputBuffer
+from semistream.joins.waiting import WaitingRows
+from semistream.kernels.cache import find_all
+from semistream.kernels.matching import (
+    BROKEN,
+    export_rows,
+    import_rows,
+    join_runs,
+    take_in,
+)
+from semistream.kernels.rows import longest_blob
+
+INTAKE_ROWS = 8192
+"""Rows looked up together on their way in."""
+
+RUNS = 64
+"""Runs planned ahead."""
+
+
+class IndexedJoin(Operator):
+    """Rows wait for their page; a subclass decides which pages are read next, and when.
+
+    A subclass allocates `waiting`, `cache` (possibly of size 0) and the reader, then calls
+    `bind_kernels`.
+    """
+
+    waiting: WaitingRows
+    cache: TupleCache
+
+    def bind_kernels(self) -> None:
+        """Make the records that kernels share, after everything is allocated."""
+        self._tally = np.zeros(2 * self.master.most_rows_per_page + 2, np.int32)
+        self.match.tally = self._tally
+        self.match.cached = self.cache.to_output
+        self.match.cached_key = self.cache.to_verify
+        self._found = np.empty(INTAKE_ROWS, np.int32)
+        self._pages = np.empty(INTAKE_ROWS, np.int32)
+        self._runs = np.zeros((RUNS, 2), np.int64)
+        self._progress = np.zeros(3, np.int64)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the arrays that `bind_kernels` makes."""
+        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * RUNS + 4096
+
+    @property
+    def rows_waiting(self) -> int:
+        return self.waiting.rows if self._out is not None else 0
+
+    @property
+    def cached_rows(self) -> int:
+        return self.cache.rows if self._out is not None else 0
+
+    def accept(self, batch: pa.RecordBatch) -> int:
+        keys, packed = self.binding.keys(batch)
+        if self.binding.layout.has_bytes:
+            self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
+        assert self._out is not None
+        out = self._out.out
+        now = self.clock.now_ns()
+        done = 0
+        while done < batch.num_rows:
+            # Looking up many more rows than there is room for would be work thrown away.
+            block = min(INTAKE_ROWS, 256 + 3 * (self.waiting.capacity - self.waiting.rows))
+            end = min(done + block, batch.num_rows)
+            key64, valid = keys.key64[done:end], keys.valid[done:end]
+            found, pages = self._found[: end - done], self._pages[: end - done]
+            find_all(self.cache.state.kernel, key64, valid, found)
+            self.master.locate(key64, pages)
+            accepted = take_in(
+                self.match.kernel,
+                out.kernel,
+                self.waiting.state.kernel,
+                self.cache.state.kernel,
+                packed.columns.kernel,
+                key64,
+                valid,
+                found,
+                pages,
+                done,
+                now,
+            )
+            self.taken_in(accepted)
+            if accepted < end - done:
+                return done + accepted
+            done = end
+        return done
+
+    def taken_in(self, rows: int) -> None:
+        """Called after rows were taken in."""
+
+    def join_planned(self) -> int:
+        """Read and join the planned runs until all are done or the output is full."""
+        reader = self._reader
+        assert reader is not None and self._out is not None
+        status = join_runs(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            reader.ring.kernel,
+            self._runs,
+            self._progress,
+            self.clock.now_ns(),
+        )
+        if status == BROKEN:
+            raise reader.error()
+        return int(status)
+
+    def plan_runs(self, runs: npt.NDArray[np.int64]) -> None:
+        """Append runs to those not yet submitted; there must be room (see `runs_left`)."""
+        submitted, given = int(self._progress[0]), int(self._progress[1])
+        left = given - submitted
+        self._runs[:left] = self._runs[submitted:given]
+        self._runs[left : left + len(runs)] = runs
+        self._progress[0], self._progress[1] = 0, left + len(runs)
+
+    @property
+    def runs_left(self) -> int:
+        """Runs planned and not yet submitted."""
+        return int(self._progress[1] - self._progress[0])
+
+    @property
+    def reads_pending(self) -> bool:
+        """Whether runs are planned or under way."""
+        assert self._reader is not None
+        return self.runs_left > 0 or self._reader.in_flight > 0
+
+    def _need_scratch(self, size_bytes: int) -> None:
+        if size_bytes > self.waiting.scratch_bytes:
+            self.budget.set("scratch", self.scratch_bytes + size_bytes)
+            self.waiting.need_scratch(size_bytes)
+
+    # What survives a crash.
+
+    def snapshot(self) -> Snapshot:
+        self._check_open()
+        pending = self.peek()
+        count = self.rows_waiting
+        room = OutputBuffer(self.binding.stream_only(), max(count, 1), 0)
+        pages, met = np.empty(count, np.int32), np.empty(count, np.uint8)
+        if count:
+            heap = 0
+            while True:
+                waiting, match = self.waiting.state.kernel, self.match.kernel
+                heap = int(export_rows(match, room.out.kernel, waiting, pages, met))
+                if heap <= room.heap_bytes:
+                    break
+                room = OutputBuffer(self.binding.stream_only(), count, heap)
+        batch = room.peek()
+        if batch is None:
+            batch = pa.RecordBatch.from_pylist([], schema=self.binding.stream_schema)
+        batch = batch.append_column(PAGE, pa.array(pages)).append_column(MET, pa.array(met))
+        return Snapshot(self.name, batch, pending, {"version": self.master.manifest.version})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._check_fresh(snapshot)
+        self._restored = snapshot.pending
+        rows = snapshot.rows
+        if rows.num_rows == 0:
+            return
+        if snapshot.position["version"] != self.master.manifest.version:
+            raise SchemaError("the snapshot was made with another version of the master")
+        stream = rows.select(self.binding.stream_schema.names)
+        self._prepare(stream)
+        keys, packed = self.binding.keys(stream)
+        if self.binding.layout.has_bytes:
+            self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
+        done = import_rows(
+            self.waiting.state.kernel,
+            packed.columns.kernel,
+            keys.key64,
+            rows.column(PAGE).to_numpy(),
+            rows.column(MET).to_numpy(),
+            self.clock.now_ns(),
+        )
+        if done < rows.num_rows:
+            raise SchemaError("the snapshot does not fit the memory", hint="restore with as much")
+        self._rows_in += rows.num_rows
+        self.match.misses += rows.num_rows
+        self.restored(rows)
+
+    def restored(self, rows: pa.RecordBatch) -> None:
+        """Called with the rows of a snapshot after they wait again."""

@@ -1,0 +1,291 @@
+"""What all joins share: options, the budget, the output, the clock, the counters."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+import numpy as np
+import pyarrow as pa
+
+from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes
+from semistream.core.clock import Clock
+from semistream.core.errors import BudgetError, CallOrderError, SchemaError
+from semistream.core.join import SemiStreamJoin, Snapshot
+from semistream.core.stats import LATENCY_BUCKETS, JoinStats
+from semistream.joins.binding import Binding, no_fields
+from semistream.joins.output import OutputBuffer
+from semistream.kernels.matching import MATCH
+from semistream.kernels.struct import Struct
+from semistream.store.file import FileMaster
+from semistream.store.reader import PageReader
+
+MET, PAGE = "\0met", "\0page"
+"""Columns of a snapshot besides the stream's: has the row met a partner, which page is next."""
+
+
+class Operator(SemiStreamJoin):
+    """Base of the joins. A subclass divides the memory, takes rows in and works on them.
+
+    Nothing large is allocated before the first row: rows with byte strings must be seen before
+    memory can be divided well.
+    """
+
+    def __init__(
+        self,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        *,
+        clock: Clock,
+        seed: int = 0,
+    ) -> None:
+        self.master = master
+        self.binding = binding
+        self.budget = budget
+        self.clock = clock
+        self.seed = seed
+        self.output_schema = binding.output_schema
+        self._latency = np.zeros(LATENCY_BUCKETS, np.int64)
+        how, layout = binding.how, binding.master_layout
+        self.match = Struct(
+            MATCH,
+            pairs=how in ("inner", "left"),
+            keep_unmatched=how in ("left", "anti"),
+            keep_matched=how == "semi",
+            latency=self._latency,
+            page=layout.fields(binding.columns),
+            nothing=no_fields(layout),
+            row_key=binding.key_fields(binding.layout),
+            page_key=binding.key_fields(layout),
+        )
+        self._rows_in = 0
+        self._rows_out = 0
+        self._iterations = 0
+        self._busy_ns = 0
+        self._closed = False
+        self._out: OutputBuffer | None = None
+        self._restored: pa.RecordBatch | None = None
+        self._reader: PageReader | None = None
+        self.plan = self.divide(0.0)
+
+    # What a subclass does.
+
+    @abstractmethod
+    def divide(self, blob_bytes: float) -> MemoryPlan:
+        """Divide the budget, given the mean length of a row's byte strings; check the minimum."""
+
+    @abstractmethod
+    def allocate(self, blob_bytes: float) -> None:
+        """Make everything as `plan` says, output and reader first (`allocate_common`)."""
+
+    @abstractmethod
+    def accept(self, batch: pa.RecordBatch) -> int:
+        """Take rows in; as many as there is room for."""
+
+    @abstractmethod
+    def work(self) -> None:
+        """One iteration."""
+
+    @property
+    @abstractmethod
+    def rows_waiting(self) -> int:
+        """Rows that wait now."""
+
+    # The contract.
+
+    def push(self, batch: pa.RecordBatch) -> int:
+        self._check_open()
+        if batch.num_rows == 0:
+            return 0
+        start = self.clock.now_ns()
+        self._prepare(batch)
+        accepted = self.accept(batch)
+        self._rows_in += accepted
+        if accepted == 0 and self.rows_waiting == 0 and self.pending == 0:
+            self._make_room()
+            accepted = self.accept(batch)
+            self._rows_in += accepted
+            if accepted == 0:
+                raise BudgetError(
+                    f"{self.name}: one stream row does not fit the memory of "
+                    f"{format_bytes(self.budget.limit_bytes)}",
+                    hint="raise memory",
+                )
+        self._busy_ns += self.clock.now_ns() - start
+        return accepted
+
+    def step(self) -> pa.RecordBatch | None:
+        self._check_open()
+        if self._out is None:
+            return self.take()
+        start = self.clock.now_ns()
+        self._iterations += 1
+        self.work()
+        if self.pending == 0 and self.match.needed > 0:
+            self._make_room()
+        self._busy_ns += self.clock.now_ns() - start
+        return self.take()
+
+    def take(self) -> pa.RecordBatch | None:
+        self._check_open()
+        if self._restored is not None:
+            batch, self._restored = self._restored, None
+            self._rows_out += batch.num_rows
+            return batch
+        if self._out is None:
+            return None
+        start = self.clock.now_ns()
+        batch = self._out.take()
+        self._busy_ns += self.clock.now_ns() - start
+        if batch is not None:
+            self._rows_out += batch.num_rows
+        return batch
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        while self.rows_waiting or self.pending:
+            batch = self.step()
+            if batch is not None:
+                yield batch
+
+    @property
+    def pending(self) -> int:
+        """Results that are ready."""
+        restored = self._restored.num_rows if self._restored is not None else 0
+        return restored + (self._out.pending if self._out is not None else 0)
+
+    def peek(self) -> pa.RecordBatch | None:
+        """Results that are ready, without taking them."""
+        ready = [self._restored, self._out.peek() if self._out is not None else None]
+        batches = [batch for batch in ready if batch is not None]
+        if len(batches) < 2:
+            return batches[0] if batches else None
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._reader is not None:
+                self._reader.close()
+
+    @property
+    def stats(self) -> JoinStats:
+        reader = self._reader
+        io_s = reader.wait_s if reader else 0.0
+        return JoinStats(
+            algorithm=self.name,
+            rows_in=self._rows_in,
+            rows_out=self._rows_out,
+            rows_matched=int(self.match.matched),
+            rows_unmatched=int(self.match.unmatched),
+            rows_waiting=self.rows_waiting,
+            rows_null_key=int(self.match.null_keys),
+            hits=int(self.match.hits),
+            misses=int(self.match.misses),
+            cached_rows=self.cached_rows,
+            pages_read=reader.pages if reader else 0,
+            requests=reader.requests if reader else 0,
+            bytes_read=(reader.pages if reader else 0) * self.master.page_bytes,
+            seeks=reader.seeks if reader else 0,
+            iterations=self._iterations,
+            bytes_by_component=self.budget.in_use(),
+            bytes_in_use=self.budget.used_bytes,
+            bytes_peak=self.budget.peak_bytes,
+            bytes_limit=self.budget.limit_bytes,
+            time_busy_s=max(self._busy_ns / 1e9 - io_s, 0.0),
+            time_io_s=io_s,
+            latency_histogram=self._latency.copy(),
+            plan=self.plan,
+        )
+
+    @property
+    def cached_rows(self) -> int:
+        """Master rows held in memory beyond the current read."""
+        return 0
+
+    # Help for subclasses.
+
+    def need(self, parts: Mapping[str, int], flexible: str, minimum: int) -> MemoryPlan:
+        """A plan of fixed parts with the rest to `flexible`, which needs at least `minimum`."""
+        fixed = sum(parts.values())
+        left = self.budget.limit_bytes - fixed
+        if left < minimum:
+            listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+            raise BudgetError(
+                f"{self.name} needs at least {format_bytes(fixed + minimum)} for this master "
+                f"({listed}, {flexible} {format_bytes(minimum)}) and got "
+                f"{format_bytes(self.budget.limit_bytes)}",
+                hint=f'give memory="{fixed + minimum}" or more',
+            )
+        return MemoryPlan(self.budget.limit_bytes, {**parts, flexible: left})
+
+    def common_parts(self, *, index: bool, output_share: float = 1 / 16) -> dict[str, int]:
+        """Index and output: parts that joins plan alike."""
+        parts = {}
+        if index:
+            parts["index"] = self.master.index_bytes
+        row = OutputBuffer.row_bytes(self.binding)
+        rows = int(self.budget.limit_bytes * output_share) // row
+        least = max(self.master.most_rows_per_page, 16)
+        parts["output"] = min(max(rows, least), MOST_OUTPUT_ROWS) * row
+        if self._has_strings():
+            parts["output"] += max(parts["output"], self.master.page_bytes)
+        return parts
+
+    def _has_strings(self) -> bool:
+        layout = self.binding.master_layout
+        chosen = [i for name in self.binding.columns for i in layout.leaf_range(name)]
+        return self.binding.layout.has_bytes or any(layout.leaves[i].is_bytes for i in chosen)
+
+    def allocate_output(self) -> OutputBuffer:
+        """The output as the plan says."""
+        row = OutputBuffer.row_bytes(self.binding)
+        size = self.plan["output"]
+        heap = size // 2 if self._has_strings() else 0
+        out = OutputBuffer(self.binding, (size - heap) // row, heap)
+        self.budget.set("output", out.size_bytes)
+        return out
+
+    def _prepare(self, batch: pa.RecordBatch) -> None:
+        if self._out is not None:
+            return
+        blob = 0.0
+        if self.binding.layout.has_bytes:
+            blob = batch.nbytes / batch.num_rows
+        self.plan = self.divide(blob)
+        self.allocate(blob)
+
+    def _make_room(self) -> None:
+        """A single result needs more room for byte strings than planned: enlarge the output."""
+        out = self._out
+        needed = int(self.match.needed)
+        if out is None or needed <= out.heap_bytes:
+            return
+        self.budget.set("output", out.size_bytes - out.heap_bytes + needed)
+        out.grow_heap(needed)
+        self.match.needed = 0
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CallOrderError(f"this {self.name} is closed", hint="make a new join")
+
+    def _check_fresh(self, snapshot: Snapshot) -> None:
+        self._check_open()
+        if self._rows_in:
+            raise CallOrderError(
+                f"this {self.name} has accepted rows already", hint="restore into a new join"
+            )
+        if snapshot.algorithm != self.name:
+            raise SchemaError(
+                f"the snapshot is of {snapshot.algorithm}, this join is {self.name}",
+                hint="restore it into a join of the same algorithm",
+            )
+
+    def stream_rows(self, columns: Sequence[pa.Array], extra: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Waiting rows in the stream's columns, with further columns behind them."""
+        arrays = self.binding.stream_columns(columns) + list(extra.values())
+        names = [*self.binding.stream_schema.names, *extra]
+        return pa.RecordBatch.from_arrays(arrays, names=names)
+
+
+MOST_OUTPUT_ROWS = 65_536
+"""Larger batches gain nothing more."""

@@ -1,0 +1,145 @@
+"""Results on their way to Arrow: columns that kernels fill, handed on without a copy."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.joins.binding import Binding
+from semistream.kernels.rows import OUTPUT, spread_bytes, total_lengths
+from semistream.kernels.struct import Struct
+from semistream.store.columns import Leaf
+from semistream.store.layout import LeafValues
+
+
+class OutputBuffer:
+    """Room for `rows` results and `heap_bytes` of byte strings, filled by kernels through `out`.
+
+    The columns are given away with a batch; new ones take their place.
+    """
+
+    def __init__(self, binding: Binding, rows: int, heap_bytes: int) -> None:
+        self._binding = binding
+        self.rows = rows
+        layout, master = binding.layout, binding.master_layout
+        self._stream_leaves = list(layout.leaves)
+        numbers = [i for name in binding.columns for i in master.leaf_range(name)]
+        self._master_leaves = [master.leaves[i] for i in numbers]
+        self._master_bits = numbers
+        self._widths = [leaf.width_bytes or 4 for leaf in self._stream_leaves + self._master_leaves]
+        self._strings = any(leaf.is_bytes for leaf in self._stream_leaves + self._master_leaves)
+        self._null_bytes = (layout.null_bytes, master.null_bytes)
+        first, second = self._null_bytes
+        self._stream_nulls = np.empty((rows, first), np.uint8)
+        self._master_nulls = np.empty((rows, second), np.uint8)
+        self._seen = np.zeros(first + second, np.uint8)
+        self.out = Struct(
+            OUTPUT,
+            stream=layout.fields(),
+            room=rows,
+            stream_nulls=self._stream_nulls,
+            master_nulls=self._master_nulls,
+            seen_nulls=self._seen,
+        )
+        self.grow_heap(heap_bytes if self._strings else 0)
+        self._renew()
+
+    @staticmethod
+    def row_bytes(binding: Binding) -> int:
+        """Bytes that one result takes here, without its byte strings."""
+        layout, master = binding.layout, binding.master_layout
+        leaves = list(layout.leaves)
+        leaves += [master.leaves[i] for name in binding.columns for i in master.leaf_range(name)]
+        width = sum(leaf.width_bytes or 4 for leaf in leaves)
+        return width + layout.null_bytes + master.null_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held now."""
+        return self.rows * self.row_bytes(self._binding) + self.heap_bytes
+
+    @property
+    def heap_bytes(self) -> int:
+        """Room for byte strings."""
+        return int(self.out.heap_room)
+
+    @property
+    def pending(self) -> int:
+        """Results not yet taken."""
+        return int(self.out.rows)
+
+    def grow_heap(self, heap_bytes: int) -> None:
+        """Make room for a result with longer byte strings than planned; only while empty."""
+        self._heap = np.empty(heap_bytes, np.uint8)
+        self.out.heap, self.out.heap_room = self._heap, heap_bytes
+
+    def take(self) -> pa.RecordBatch | None:
+        """The results so far as a batch, and an empty buffer in their place."""
+        n = self.pending
+        if n == 0:
+            return None
+        if 2 * n < self.rows:
+            # A batch must not hold on to much more memory than its rows need.
+            for buffer, width in zip(self._buffers, self._widths, strict=True):
+                buffer.resize(n * width, shrink_to_fit=True)
+            self.out.address = self._addresses()
+        batch = self.peek()
+        self._renew()
+        return batch
+
+    def peek(self) -> pa.RecordBatch | None:
+        """The results so far as a batch that shares this buffer's memory."""
+        n = self.pending
+        if n == 0:
+            return None
+        stream_count = len(self._stream_leaves)
+        leaves = self._stream_leaves + self._master_leaves
+        strings = self._spread(leaves, n)
+        values = [
+            LeafValues(leaf, n, buffer, strings.get(i), 0)
+            for i, (leaf, buffer) in enumerate(zip(leaves, self._buffers, strict=True))
+        ]
+        binding, seen = self._binding, self._seen
+        first = self._null_bytes[0]
+        layout = binding.layout
+        stream = layout.batch(
+            [value._replace(null_bit=i) for i, value in enumerate(values[:stream_count])],
+            self._stream_nulls[:n],
+            seen[:first],
+        )
+        chosen = binding.master_layout.select(binding.columns)
+        master = chosen.batch(
+            [
+                value._replace(null_bit=bit)
+                for value, bit in zip(values[stream_count:], self._master_bits, strict=True)
+            ],
+            self._master_nulls[:n],
+            seen[first:],
+        )
+        arrays = binding.stream_columns(stream) + master
+        return pa.RecordBatch.from_arrays(arrays, schema=binding.output_schema)
+
+    def _spread(self, leaves: list[Leaf], rows: int) -> dict[int, pa.Buffer]:
+        numbers = [i for i, leaf in enumerate(leaves) if leaf.is_bytes]
+        if not numbers:
+            return {}
+        lengths = self._addresses()[numbers]
+        totals = np.empty(len(numbers), np.int64)
+        total_lengths(lengths, rows, totals)
+        buffers = [pa.allocate_buffer(int(total)) for total in totals]
+        targets = np.array([buffer.address for buffer in buffers], np.int64)
+        spread_bytes(self._heap, lengths, rows, targets)
+        return dict(zip(numbers, buffers, strict=True))
+
+    def _renew(self) -> None:
+        self._buffers = [
+            pa.allocate_buffer(self.rows * width, resizable=True) for width in self._widths
+        ]
+        self._seen[:] = 0
+        self.out.address = self._addresses()
+        self.out.rows = 0
+        self.out.heap_used = 0
+
+    def _addresses(self) -> npt.NDArray[np.int64]:
+        return np.array([buffer.address for buffer in self._buffers], np.int64)

@@ -1,0 +1,52 @@
+"""All joins by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.core.budget import MemoryBudget, parse_bytes, type_of_size
+from semistream.core.clock import Clock, SystemClock
+from semistream.core.errors import OptionError, unknown_name
+from semistream.joins.binding import Binding, On
+from semistream.joins.operator import Operator
+from semistream.joins.sweepjoin import SweepJoin
+from semistream.store.file import FileMaster, open_master
+
+JOINS: dict[str, type[Operator]] = {join.name: join for join in (SweepJoin,)}
+
+DEFAULT = "sweepjoin"
+"""What `auto` is."""
+
+
+def list_joins() -> list[str]:
+    """The names that `make_join` and `join` take."""
+    return [*JOINS, "auto"]
+
+
+def make_join(
+    name: str,
+    master: Any,
+    *,
+    on: On,
+    schema: pa.Schema,
+    how: str = "inner",
+    memory: type_of_size = "64MB",
+    columns: Any = None,
+    io: str = "buffered",
+    clock: Clock | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Operator:
+    """The operator `name` for a stream of `schema`, joined with `master` (a path or an open one)."""
+    if name != "auto" and name not in JOINS:
+        raise unknown_name("join", name, list_joins())
+    kind = JOINS[DEFAULT if name == "auto" else name]
+    opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
+    binding = Binding.of(schema, opened, on, how, columns)
+    budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
+    return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
+
+
+__all__ = ["JOINS", "OptionError", "list_joins", "make_join"]

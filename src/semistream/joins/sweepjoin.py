@@ -1,0 +1,210 @@
+"""SWEEPJOIN: a full pool, a sweeping head, a cache that earns its memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from semistream.core.budget import MemoryPlan
+from semistream.core.join import Traits
+from semistream.joins.cache import TupleCache
+from semistream.joins.indexed import RUNS, IndexedJoin
+from semistream.joins.waiting import WaitingRows
+from semistream.kernels.matching import FULL
+from semistream.kernels.planning import sweep_runs
+
+GAP_PAGES = 4
+"""Gaps that are read through: a separate request costs about as much as this many pages."""
+
+LONGEST_RUN_BYTES = 512 * 1024
+FIRST_CACHE_SHARE = 0.1
+LEAST_ROWS = 64
+
+
+class SweepJoin(IndexedJoin):
+    """The default: joins what each of the papers' algorithms does best.
+
+    Waiting rows are grouped by the page that holds their key, and the pool is refilled all the
+    time. The disk head sweeps through the pages in order, skips those that nobody waits for, reads
+    neighbours in one request, several requests ahead, and each page serves all rows that came since
+    the last sweep. Rows whose key is hot never wait: a tuple cache answers them.
+
+    From MESHJOIN it has the sharing of reads, from HYBRIDJOIN the index and the full queue, from
+    SSIJ the read plan, from CACHEJOIN and SSBJ the cache. What it drops: MESHJOIN's rows stay a
+    whole cycle although they met their page long ago, HYBRIDJOIN reads for its oldest row only,
+    SSIJ stops taking rows in while it joins.
+
+    *How the memory is shared.* A row that is asked for t times a sweep fills on average t/2 slots
+    of the pool, each s bytes; in the cache it takes r bytes. Caching it pays while t·s/2 > r: SSBJ's
+    cache inequality, with the half because a row waits half a sweep. That is right while the disk
+    is the bottleneck. Where it is not, a hit also saves the processor the difference d between a
+    miss and a hit, so the condition becomes t·s/2 > r·w/(w + (1 - p)·d), with w the time per row
+    spent waiting for the disk and p the share of hits: all measured while it runs. When the pool is
+    not used up (small batches that are drained each time), its rest is the cache's.
+    """
+
+    name = "sweepjoin"
+    traits = Traits(
+        paper="this project",
+        idea="pages in order, each serving all rows that wait for it, with a cache of hot rows",
+        skew="tuple",
+    )
+
+    def divide(self, blob_bytes: float) -> MemoryPlan:
+        master, limit = self.master, self.budget.limit_bytes
+        parts = self.common_parts(index=True)
+        parts["page chains"] = 4 * max(master.pages, 1)
+        buffer = min(max(limit // 16 // master.page_bytes, 2), (8 << 20) // master.page_bytes)
+        parts["read buffer"] = max(buffer, 2) * master.page_bytes
+        parts["scratch"] = self.scratch_bytes
+        row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
+        return self.need(parts, "pool and cache", int(LEAST_ROWS * row) + 4096)
+
+    def allocate(self, blob_bytes: float) -> None:
+        master, plan = self.master, self.plan
+        for part in ("index", "page chains", "read buffer", "scratch"):
+            self.budget.set(part, plan[part])
+        self._out = self.allocate_output()
+        self._flexible = plan["pool and cache"]
+        self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
+        self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
+        buffer_pages = plan["read buffer"] // master.page_bytes
+        self._longest_run = max(
+            min(buffer_pages // 4, LONGEST_RUN_BYTES // master.page_bytes), 1
+        )
+        self._reader = master.reader(buffer_pages, measure=self.clock.real)
+        cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
+        self._share(self._flexible - cache_bytes, cache_bytes)
+        self.bind_kernels()
+        self._position = 0
+        self._growing_to = 0
+        self._peak_rows = 0
+        self._pool_was_full = False
+        self._sweep_start = self._marks()
+        self._lookups_at_aging = 0
+        self._miss_cost_ns = 100.0
+        self._set_worth(1.0)
+
+    def _share(self, pool_bytes: int, cache_bytes: int) -> None:
+        """Give pool and cache their memory; the one that shrinks goes first."""
+        self.waiting.set_bytes(pool_bytes)
+        self.budget.set("pool", min(self.waiting.size_bytes, pool_bytes))
+        self.cache.set_bytes(cache_bytes)
+        self.budget.set("cache", self.cache.size_bytes)
+
+    def taken_in(self, rows: int) -> None:
+        self._peak_rows = max(self._peak_rows, self.waiting.rows)
+        if self.waiting.rows >= self.waiting.capacity:
+            self._pool_was_full = True
+
+    def work(self) -> None:
+        for _ in range(8):
+            if self.runs_left < RUNS // 4:
+                self._plan_ahead()
+            if self.join_planned() == FULL or self.pending or not self.reads_pending:
+                break
+
+    def _plan_ahead(self) -> None:
+        """Plan runs from the head's position on; at the end of the master, a sweep is over."""
+        for _ in range(2):
+            room = np.empty((RUNS - self.runs_left, 2), np.int64)
+            count, self._position = sweep_runs(
+                self.waiting.state.kernel,
+                self.master.index.kernel,
+                self._position,
+                GAP_PAGES,
+                self._longest_run,
+                room,
+                self.master.pages,
+            )
+            if count:
+                self.plan_runs(room[:count])
+                return
+            if self.reads_pending:
+                # Rows of this sweep are still being read; the next one begins after them.
+                return
+            self._end_sweep()
+            self._position = 0
+
+    # The share between pool and cache.
+
+    def _marks(self) -> tuple[int, int, int]:
+        return self.match.hits, self.match.misses, self._wait_ns()
+
+    def _wait_ns(self) -> int:
+        assert self._reader is not None
+        return int(self._reader.wait_s * 1e9)
+
+    def _end_sweep(self) -> None:
+        hits0, misses0, wait0 = self._sweep_start
+        hits, misses, wait = self._marks()
+        hits, misses, wait = hits - hits0, misses - misses0, wait - wait0
+        if self._growing_to:
+            # All rows that were in the pool's upper part have left it by now.
+            self.waiting.settle()
+            self.budget.set("pool", self.waiting.size_bytes)
+            self.cache.set_bytes(self._growing_to)
+            self.budget.set("cache", self.cache.size_bytes)
+            self._growing_to = 0
+        lookups = hits + misses
+        if lookups < 1024:
+            return
+        self._sweep_start = self._marks()
+        if self._pool_was_full:
+            wait_per_row = wait / lookups
+            saved = (misses / lookups) * self._miss_cost_ns
+            self._set_worth(wait_per_row / (wait_per_row + saved) if self.clock.real else 1.0)
+        else:
+            self._set_worth(0.0)
+        refused = self.cache.state.refused
+        self.cache.state.refused = 0
+        earning = self.cache.rows
+        total = self.match.hits + self.match.misses
+        if total - self._lookups_at_aging >= max(lookups, 8 * self.cache.rows):
+            self._lookups_at_aging = total
+            counts = self.cache.age()
+            # At the end of a round a counter shows this round and half of those before: 2t.
+            least = int(2 * self.match.worth)
+            if self._pool_was_full and self.cache.keys:
+                earning = int(counts[least:].sum() * self.cache.rows / self.cache.keys)
+        self._resize(earning + refused)
+        self._peak_rows = self.waiting.rows
+        self._pool_was_full = False
+
+    def _set_worth(self, share: float) -> None:
+        """Hits per sweep that a row must have; `share` is the disk's part in the cost of a miss."""
+        ratio = 2 * self.cache.row_bytes / self.waiting.row_bytes
+        self.match.worth = max(ratio * share, 1.0)
+
+    def _resize(self, wanted_rows: int) -> None:
+        """Move the border between pool and cache towards what was earned, at most by half."""
+        now = self.cache.size_bytes
+        if self._pool_was_full:
+            wanted = int(wanted_rows * 1.05 * self.cache.row_bytes)
+            wanted = min(max(wanted, now // 2, self._flexible // 50), max(2 * now, 4096))
+            wanted = min(wanted, self._flexible * 19 // 20)
+        else:
+            spare = int(self._peak_rows * 1.25 * self.waiting.row_bytes) + self._flexible // 20
+            wanted = max(self._flexible - spare, self._flexible // 50)
+        if abs(wanted - now) < self._flexible // 50:
+            return
+        least = int((LEAST_ROWS + 2) * self.waiting.row_bytes)
+        wanted = max(min(wanted, self._flexible - least - self.waiting.fixed_bytes), 0)
+        if wanted < now:
+            self.cache.set_bytes(wanted)
+            self.budget.set("cache", self.cache.size_bytes)
+            self.waiting.set_bytes(self._flexible - self.cache.size_bytes)
+            self.budget.set("pool", self.waiting.size_bytes)
+        else:
+            self.waiting.set_bytes(self._flexible - wanted)
+            self._growing_to = wanted
+            if self.waiting.rows == 0:
+                self.waiting.clear()
+                self._end_growth_now()
+
+    def _end_growth_now(self) -> None:
+        """The pool is empty: nothing needs to leave it first."""
+        self.waiting.settle()
+        self.budget.set("pool", self.waiting.size_bytes)
+        self.cache.set_bytes(self._growing_to)
+        self.budget.set("cache", self.cache.size_bytes)
+        self._growing_to = 0

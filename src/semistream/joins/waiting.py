@@ -1,0 +1,159 @@
+"""Waiting stream rows, in memory that follows the budget."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from semistream.joins.binding import Binding
+from semistream.kernels.region import Region
+from semistream.kernels.struct import Struct
+from semistream.kernels.waiting import (
+    BLOCK_BYTES,
+    BLOCK_CONTENT,
+    SAMPLE,
+    WAITING,
+    set_block_limit,
+    set_slot_limit,
+)
+
+
+class BlockHeap:
+    """Blocks for byte strings, of which some may be used; `state` is a field of its owner."""
+
+    def __init__(self, state: Any, capacity: int) -> None:
+        self._region = Region(capacity * BLOCK_BYTES)
+        self.state = state
+        state["data"] = self._region.bytes.ctypes.data
+        self.empty()
+
+    @property
+    def limit(self) -> int:
+        """Blocks that may be used."""
+        return int(self.state["limit"])
+
+    @property
+    def used(self) -> int:
+        """Blocks in use."""
+        return int(self.state["used"])
+
+    @property
+    def reach(self) -> int:
+        """Blocks that were ever used since the last `settle`."""
+        return int(self.state["fresh"])
+
+    def set_limit(self, limit: int) -> None:
+        """Allow this many blocks."""
+        set_block_limit(self.state, limit)
+
+    def settle(self) -> None:
+        """Nothing above the limit is in use any more: give that memory back."""
+        self.state["fresh"] = min(self.reach, self.limit)
+        self._region.release(self.limit * BLOCK_BYTES)
+
+    def empty(self) -> None:
+        """Forget everything."""
+        self.state["free"], self.state["fresh"], self.state["used"] = -1, 0, 0
+
+
+class WaitingRows:
+    """Slots for waiting rows, and the chains of `buckets` that they hang on.
+
+    Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
+    kept for rows that pass through without waiting.
+    """
+
+    def __init__(
+        self, binding: Binding, buckets: int, capacity_bytes: int, blob_bytes: float = 0.0
+    ) -> None:
+        layout = binding.layout
+        self.stride = layout.record_bytes
+        self.blocks_per_row = (
+            max(np.ceil(blob_bytes / BLOCK_CONTENT), 1.0) if layout.has_bytes else 0.0
+        )
+        slots = capacity_bytes // self.stride + 2
+        self._region = Region(slots * self.stride)
+        self._arrived = np.zeros(slots // SAMPLE + 1, np.int64)
+        self._tail = np.full(max(buckets, 1), -1, np.int32)
+        self._scratch = np.empty(0, np.uint8)
+        self._slots = slots
+        self.state = Struct(
+            WAITING,
+            rows=self._region.bytes,
+            stride=self.stride,
+            tail=self._tail,
+            buckets=buckets,
+            arrived=self._arrived,
+            scratch=self._scratch,
+            blob_at=layout.blob_offset,
+            flag_at=layout.nulls_offset + len(layout.leaves) // 8,
+            flag_bit=len(layout.leaves) % 8,
+            free=-1,
+            fresh=1,
+            limit=1,
+            used=1,
+        )
+        self.heap: BlockHeap | None = None
+        if layout.has_bytes:
+            self.heap = BlockHeap(self.state.blocks, capacity_bytes // BLOCK_BYTES)
+
+    @property
+    def row_bytes(self) -> float:
+        """Bytes that a waiting row takes, with the blocks of an average row."""
+        return self.stride + 8 / SAMPLE + self.blocks_per_row * BLOCK_BYTES
+
+    @property
+    def rows(self) -> int:
+        """Rows that wait."""
+        return int(self.state.used) - 1
+
+    @property
+    def capacity(self) -> int:
+        """Rows that may wait."""
+        return int(self.state.limit) - 1
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes granted to rows and blocks."""
+        blocks = self.heap.limit * BLOCK_BYTES if self.heap else 0
+        return int(self.state.limit) * self.stride + self._arrived.nbytes + blocks
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Bytes that do not depend on what `set_bytes` allows."""
+        return int(self._arrived.nbytes)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Bytes of the space in which a row's byte strings are put together."""
+        return int(self._scratch.nbytes)
+
+    def set_bytes(self, size_bytes: int) -> None:
+        """Allow this much memory. What is in use above it empties first: see `settle`."""
+        usable = size_bytes - self._arrived.nbytes
+        slots = max(int(usable // (self.stride + self.blocks_per_row * BLOCK_BYTES)), 2)
+        slots = min(slots, self._slots)
+        set_slot_limit(self.state.kernel, slots)
+        if self.heap is not None:
+            self.heap.set_limit(max(int(usable - slots * self.stride) // BLOCK_BYTES, 0))
+
+    def settle(self) -> None:
+        """All rows that came before the last `set_bytes` have left: give the rest back."""
+        self.state.fresh = min(self.state.fresh, self.state.limit)
+        self._region.release(self.state.limit * self.stride)
+        if self.heap is not None:
+            self.heap.settle()
+
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._tail[:] = -1
+        self.state.free, self.state.fresh, self.state.used = -1, 1, 1
+        if self.heap is not None:
+            self.heap.empty()
+
+    def need_scratch(self, size_bytes: int) -> None:
+        """Make room for a row with byte strings of this length."""
+        if size_bytes > len(self._scratch):
+            self._scratch = np.empty(size_bytes, np.uint8)
+            self.state.scratch = self._scratch

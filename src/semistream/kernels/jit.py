@@ -1,0 +1,20 @@
+"""How every kernel is compiled: without the interpreter, without its lock, kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numba
+
+_F = TypeVar("_F", bound=Callable[..., object])
+
+
+def kernel(function: _F) -> _F:
+    """Compile on first use and keep the machine code beside the package (or in NUMBA_CACHE_DIR)."""
+    return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
+
+
+def inlined(function: _F) -> _F:
+    """A part of kernels: compiled into its callers, never called from Python on data."""
+    return numba.njit(nogil=True, boundscheck=False, error_model="numpy", forceinline=True)(function)

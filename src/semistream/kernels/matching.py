@@ -1,0 +1,522 @@
+"""Kernels that join: rows on their way in, pages on their way through.
+
+These serve every join that finds pages by an index. Waiting rows hang on the chain of the first
+page that can hold their key. When that page is at hand, the whole chain is joined with it at once;
+rows whose key goes on in the next page move to its chain.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels.cache import (
+    HIT,
+    blocks_for,
+    count_hit,
+    entry_address,
+    find,
+    first_entry,
+    give_up,
+    has_place,
+    keep,
+    least_wanted,
+    next_entry,
+    set_word,
+    word_at,
+)
+from semistream.kernels.jit import inlined, kernel
+from semistream.kernels.memory import (
+    at,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u32,
+    store_i32,
+    store_i64,
+)
+from semistream.kernels.pages import (
+    PAGE_KEYS,
+    PAGE_ROWS,
+    continues,
+    is_continued,
+    lower_bound_keys,
+)
+from semistream.kernels.reading import (
+    REQ_BUFFER,
+    REQ_COUNT,
+    REQ_FIRST,
+    give_back,
+    in_flight,
+    oldest,
+    submit,
+)
+from semistream.kernels.rows import (
+    FIELDS,
+    blob_length,
+    emit,
+    has_room,
+    pack_blob,
+    pack_row,
+    wanted_length,
+)
+from semistream.kernels.struct import struct_type
+from semistream.kernels.waiting import (
+    LINK,
+    PASSING,
+    SAMPLE,
+    append,
+    free_slot,
+    get_blob,
+    has_met,
+    mark_met,
+    slot_address,
+    slots_left,
+    take_slot,
+    write_slot,
+)
+
+_I64 = npt.NDArray[np.int64]
+
+LATENCY_BUCKETS = 256
+
+FULL, IDLE, BROKEN = 1, 0, -1
+"""How a kernel ended: no room in the output, nothing left to do, a read failed."""
+
+MATCH = struct_type(
+    # What is emitted: a result per pair; rows without a partner; rows with one, once.
+    "pairs keep_unmatched keep_matched "
+    # Counters; `needed` are heap bytes that one result takes, where the output has too few at all.
+    "matched unmatched hits misses null_keys needed "
+    # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram.
+    "tally latency",
+    # Hits that a row must have to be cached.
+    worth=np.float64,
+    # How to read the output's leaves from a page and from a cache entry, and none of them.
+    page=FIELDS,
+    cached=FIELDS,
+    nothing=FIELDS,
+    # The key's leaves, to verify matches of hashes; empty where key64 is the key.
+    row_key=FIELDS,
+    page_key=FIELDS,
+    cached_key=FIELDS,
+)
+"""What joining a row with master records takes, besides the places where both lie."""
+
+
+@inlined
+def same_key(
+    row_key: Any, row: int, row_blob: int, key: Any, record: int, record_blob: int
+) -> bool:
+    """Whether the key columns of a row and a record are equal, byte by byte."""
+    for c in range(key.count):
+        a, b = row + at(row_key.offset, c), record + at(key.offset, c)
+        for i in range(at(key.width, c)):
+            if load_u8(a + i) != load_u8(b + i):
+                return False
+    # Lengths were compared above; key columns come first, so their bytes do as well.
+    start = 0
+    for i in range(key.strings):
+        if at(key.string_wanted, i) == 0:
+            break
+        length = np.int64(load_u32(record + at(key.string_at, i)))
+        for k in range(start, start + length):
+            if load_u8(row_blob + k) != load_u8(record_blob + k):
+                return False
+        start += length
+    return True
+
+
+@inlined
+def row_blob_address(waiting: Any, stream: Any, row: int) -> int:
+    """The byte strings of a waiting row in one piece, in scratch memory."""
+    if waiting.blob_at < 0:
+        return 0
+    scratch = waiting.scratch
+    first = np.int64(load_i32(row + waiting.blob_at))
+    get_blob(waiting.blocks, first, blob_length(stream, row), scratch)
+    return scratch
+
+
+@inlined
+def note_latency(match: Any, waiting: Any, slot: int, now: int) -> None:
+    """Count how long the row in a sampled slot has waited."""
+    if slot % SAMPLE == 0:
+        micros = max((now - at(waiting.arrived, slot // SAMPLE)) // 1000, 1)
+        exponent = 0
+        while micros >> (exponent + 1) > 0:
+            exponent += 1
+        eighth = ((micros << 3) >> exponent) & 7
+        bucket = match.latency + 8 * min(8 * exponent + eighth, LATENCY_BUCKETS - 1)
+        store_i64(bucket, load_i64(bucket) + 1)
+
+
+@inlined
+def emit_unmatched(match: Any, out: Any, row: int, row_blob: int) -> None:
+    """A stream row is proven to have no partner."""
+    match.unmatched += 1
+    if match.keep_unmatched != 0:
+        emit(out, row, row_blob, match.page, 0, 0)
+
+
+@inlined
+def heap_for(match: Any, stream_bytes: int, fields: Any, record: int) -> int:
+    """Bytes that a result with this record adds to the heap."""
+    if match.pairs != 0 and fields.strings > 0 and record != 0:
+        return stream_bytes + wanted_length(fields, record)
+    return stream_bytes
+
+
+@inlined
+def join_cached(
+    match: Any, out: Any, cache: Any, place: int, row: int, row_blob: int, stream_bytes: int
+) -> int:
+    """Join a row with a cached key: 1 matched, 0 not (hashes only), -1 no room, nothing done."""
+    strings = cache.kept.blob_at >= 0
+    hashed = match.cached_key.count > 0
+    rows, heap = 0, 0
+    entry = first_entry(cache, place)
+    while entry >= 0:
+        rows += 1
+        heap += heap_for(match, stream_bytes, match.cached, entry_address(cache, entry))
+        entry = next_entry(cache, entry)
+    if not has_room(out, rows, heap):
+        match.needed = heap
+        return -1
+    met = 0
+    entry = first_entry(cache, place)
+    while entry >= 0:
+        record = entry_address(cache, entry)
+        blob = 0
+        if strings:
+            blob = cache.scratch
+            first = np.int64(load_i32(record + cache.kept.blob_at))
+            get_blob(cache.blocks, first, blob_length(cache.kept, record), blob)
+        if not hashed or same_key(match.row_key, row, row_blob, match.cached_key, record, blob):
+            met = 1
+            if match.pairs != 0:
+                emit(out, row, row_blob, match.cached, record, blob)
+            else:
+                break
+        entry = next_entry(cache, entry)
+    if met == 1 and match.keep_matched != 0:
+        emit(out, row, row_blob, match.page, 0, 0)
+    return met
+
+
+@kernel
+def take_in(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    columns: Any,
+    keys: _I64,
+    valid: npt.NDArray[np.uint8],
+    found: npt.NDArray[np.int32],
+    pages: npt.NDArray[np.int32],
+    first: int,
+    now: int,
+) -> int:
+    """Accept stream rows in order; how many, fewer than given when there is no room for more.
+
+    Row i of the arrays is row `first + i` of the columns. `found` is the place in the cache or -1,
+    `pages` the first page that can hold the key or -1.
+    """
+    passing = slot_address(waiting, PASSING)
+    strings = waiting.blob_at >= 0
+    scratch = waiting.scratch
+    for i in range(keys.size):
+        hit = found[i] >= 0
+        if not hit and valid[i] != 0 and pages[i] >= 0:
+            if slots_left(waiting) <= 0:
+                return i
+            slot = take_slot(waiting)
+            address = slot_address(waiting, slot)
+            store_i64(address, keys[i])
+            if not write_slot(waiting, columns, first + i, slot):
+                free_slot(waiting, slot)
+                return i
+            append(waiting, np.int64(pages[i]), slot)
+            if slot % SAMPLE == 0:
+                store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
+            match.misses += 1
+            continue
+        store_i64(passing, keys[i])
+        stream_bytes = pack_row(columns, first + i, passing)
+        if strings and stream_bytes > 0:
+            pack_blob(columns, first + i, scratch)
+        met = 0
+        if hit:
+            met = join_cached(match, out, cache, np.int64(found[i]), passing, scratch, stream_bytes)
+        if met < 0 or (met == 0 and not has_room(out, 1, stream_bytes)):
+            return i
+        if met == 1:
+            match.matched += 1
+        else:
+            emit_unmatched(match, out, passing, scratch)
+        if hit:
+            count_hit(cache, np.int64(found[i]))
+            match.hits += 1
+        elif valid[i] != 0:
+            match.misses += 1
+        else:
+            match.null_keys += 1
+    return keys.size
+
+
+@inlined
+def admit(
+    match: Any, cache: Any, key: int, page: int, records: int, stride: int, rows: int, hits: int
+) -> None:
+    """Cache a key that was asked for `hits` times since its page was last read, if it earns it.
+
+    Without free room a key that was asked for less gives its place up; none, and this one stays
+    out. Counters of cached keys carry on average half of the round before, hence the 3 to 2.
+    """
+    if np.float64(hits) < match.worth * rows:
+        return
+    place = find(cache, key)
+    if place >= 0:
+        set_word(cache, place, word_at(cache, place) + hits * HIT)
+        return
+    blocks = blocks_for(cache, records, stride, rows)
+    tries = 0
+    while not has_place(cache, rows, blocks):
+        victim = least_wanted(cache)
+        tries += 1
+        if victim < 0 or tries > rows + 4 or 2 * (word_at(cache, victim) >> 32) > 3 * hits:
+            cache.refused += rows
+            return
+        give_up(cache, victim)
+        cache.given_up += 1
+    keep(cache, key, page, records, stride, rows, hits)
+
+
+@inlined
+def join_page(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    index: Any,
+    page: int,
+    number: int,
+    now: int,
+) -> int:
+    """Join the rows that wait for a page with it: IDLE when all are done, FULL without room.
+
+    Nothing is lost when the output is full: the rows that were not reached keep waiting.
+    """
+    tail = np.int64(load_i32(waiting.tail + 4 * number))
+    if tail < 0:
+        return IDLE
+    rows = np.int64(load_i32(page + PAGE_ROWS))
+    keys = page + PAGE_KEYS
+    stride = match.page.record_bytes
+    records = keys + 8 * rows
+    strings = match.page.blob_at >= 0
+    hashed = match.page_key.count > 0
+    caching = cache.limit > 0
+    goes_on = continues(index, number)
+    begun = is_continued(index, number)
+    touched = 0
+    slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))
+    store_i32(waiting.tail + 4 * number, np.int32(-1))
+    while True:
+        row = slot_address(waiting, slot)
+        following = np.int64(load_i32(row + LINK))
+        key = load_i64(row)
+        low = lower_bound_keys(keys, rows, key) if rows > 0 else 0
+        high = low
+        while high < rows and load_i64(keys + 8 * high) == key:
+            high += 1
+        row_blob, stream_bytes = 0, 0
+        if waiting.blob_at >= 0:
+            stream_bytes = blob_length(out.stream, row)
+            row_blob = row_blob_address(waiting, out.stream, row)
+        heap = stream_bytes
+        if strings and match.pairs != 0:
+            heap = 0
+            for r in range(low, high):
+                heap += heap_for(match, stream_bytes, match.page, records + r * stride)
+        elif high - low > 1:
+            heap = stream_bytes * (high - low)
+        if not has_room(out, max(high - low, 1), max(heap, stream_bytes)):
+            match.needed = heap
+            store_i32(slot_address(waiting, tail) + LINK, np.int32(slot))
+            store_i32(waiting.tail + 4 * number, np.int32(tail))
+            _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
+            return FULL
+        met = False
+        for r in range(low, high):
+            record = records + r * stride
+            blob = 0
+            if strings:
+                blob = page + np.int64(load_u32(record + match.page.blob_at))
+            if hashed and not same_key(
+                match.row_key, row, row_blob, match.page_key, record, blob
+            ):
+                continue
+            if match.pairs != 0:
+                emit(out, row, row_blob, match.page, record, blob)
+            met = True
+        if caching and high > low:
+            asked = load_i32(match.tally + 4 * low)
+            if asked == 0:
+                store_i32(match.tally + 4 * (rows + touched), np.int32(low))
+                touched += 1
+            store_i32(match.tally + 4 * low, np.int32(asked + 1))
+        before = has_met(waiting, row)
+        if met and not before:
+            mark_met(waiting, row)
+            if match.keep_matched != 0:
+                emit(out, row, row_blob, match.page, 0, 0)
+        if high == rows and high > low and goes_on:
+            append(waiting, number + 1, slot)
+        else:
+            if met or before:
+                match.matched += 1
+            else:
+                emit_unmatched(match, out, row, row_blob)
+            note_latency(match, waiting, slot, now)
+            free_slot(waiting, slot)
+        if slot == tail:
+            break
+        slot = following
+    _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
+    return IDLE
+
+
+@inlined
+def _settle(
+    match: Any,
+    cache: Any,
+    keys: int,
+    records: int,
+    stride: int,
+    page: int,
+    rows: int,
+    touched: int,
+    goes_on: bool,
+    begun: bool,
+) -> None:
+    """After a page: offer the keys that were asked for to the cache, and clear the tally.
+
+    Keys that reach over a page's edge are not cached: an entry must hold all rows of its key.
+    """
+    for i in range(touched):
+        low = np.int64(load_i32(match.tally + 4 * (rows + i)))
+        hits = np.int64(load_i32(match.tally + 4 * low))
+        store_i32(match.tally + 4 * low, np.int32(0))
+        key = load_i64(keys + 8 * low)
+        high = low + 1
+        while high < rows and load_i64(keys + 8 * high) == key:
+            high += 1
+        if (high == rows and goes_on) or (low == 0 and begun):
+            continue
+        admit(match, cache, key, page, records + low * stride, stride, high - low, hits)
+
+
+@kernel
+def join_runs(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    index: Any,
+    ring: Any,
+    runs: _I64,
+    progress: _I64,
+    now: int,
+) -> int:
+    """Read runs of pages, several ahead, and join each page in turn.
+
+    `runs` has the first page and the number of pages of each; `progress`: runs submitted, runs
+    given, pages of the oldest run done. FULL: call again with an emptied output; IDLE: all runs
+    are done; BROKEN: a read failed (the ring says which).
+    """
+    size = ring.page_bytes
+    while True:
+        while progress[0] < progress[1]:
+            if not submit(ring, runs[progress[0], 0], runs[progress[0], 1]):
+                break
+            progress[0] += 1
+        if in_flight(ring) == 0:
+            return IDLE
+        request = oldest(ring)
+        if request == 0:
+            return BROKEN
+        first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
+        start = load_i64(request + REQ_BUFFER)
+        while progress[2] < count:
+            page = first + progress[2]
+            address = start + progress[2] * size
+            if join_page(match, out, waiting, cache, index, address, page, now) == FULL:
+                return FULL
+            progress[2] += 1
+        progress[2] = 0
+        give_back(ring)
+
+
+@kernel
+def export_rows(
+    match: Any, out: Any, waiting: Any, pages: npt.NDArray[np.int32], met: npt.NDArray[np.uint8]
+) -> int:
+    """Write all waiting rows to the output, oldest first in each chain; bytes that they need.
+
+    Nothing is written when the output's heap has fewer bytes than that.
+    """
+    needed = 0
+    for write in range(2):
+        n = 0
+        if write == 1 and needed > out.heap_room:
+            break
+        for bucket in range(waiting.buckets):
+            tail = np.int64(load_i32(waiting.tail + 4 * bucket))
+            if tail < 0:
+                continue
+            slot = tail
+            while True:
+                slot = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+                row = slot_address(waiting, slot)
+                if write == 1:
+                    blob = row_blob_address(waiting, out.stream, row)
+                    emit(out, row, blob, match.nothing, 0, 0)
+                    pages[n] = np.int32(bucket)
+                    met[n] = np.uint8(has_met(waiting, row))
+                elif waiting.blob_at >= 0:
+                    needed += blob_length(out.stream, row)
+                n += 1
+                if slot == tail:
+                    break
+    return needed
+
+
+@kernel
+def import_rows(
+    waiting: Any,
+    columns: Any,
+    keys: _I64,
+    pages: npt.NDArray[np.int32],
+    met: npt.NDArray[np.uint8],
+    now: int,
+) -> int:
+    """Let rows wait for the pages given; how many found room."""
+    for i in range(keys.size):
+        if slots_left(waiting) <= 0:
+            return i
+        slot = take_slot(waiting)
+        address = slot_address(waiting, slot)
+        store_i64(address, keys[i])
+        if not write_slot(waiting, columns, i, slot):
+            free_slot(waiting, slot)
+            return i
+        if met[i] != 0:
+            mark_met(waiting, address)
+        append(waiting, np.int64(pages[i]), slot)
+        if slot % SAMPLE == 0:
+            store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
+    return keys.size

@@ -1,0 +1,105 @@
+"""Loads, stores and copies at raw addresses, and the few system calls that kernels make.
+
+Rows lie packed, unaligned, in buffers that Arrow, NumPy or the disk own. Kernels address them by
+plain 64-bit addresses; these intrinsics are the only place that turns an address into memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from semistream.kernels.jit import inlined
+
+
+def _loader(numba_type: Any, bits: int) -> Any:
+    @intrinsic
+    def load(typingctx: Any, address: Any) -> tuple[Any, Callable[..., Any]]:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            value = builder.load(pointer)
+            value.align = 1
+            return value
+
+        return numba_type(types.int64), codegen
+
+    return load
+
+
+def _storer(numba_type: Any, bits: int) -> Any:
+    @intrinsic
+    def store(typingctx: Any, address: Any, value: Any) -> tuple[Any, Callable[..., Any]]:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = builder.inttoptr(args[0], ir.IntType(bits).as_pointer())
+            stored = builder.store(args[1], pointer)
+            stored.align = 1
+            return context.get_dummy_value()
+
+        return types.void(types.int64, numba_type), codegen
+
+    return store
+
+
+load_i64 = _loader(types.int64, 64)
+load_i32 = _loader(types.int32, 32)
+load_u32 = _loader(types.uint32, 32)
+load_u16 = _loader(types.uint16, 16)
+load_u8 = _loader(types.uint8, 8)
+store_i64 = _storer(types.int64, 64)
+store_i32 = _storer(types.int32, 32)
+store_u32 = _storer(types.uint32, 32)
+store_u16 = _storer(types.uint16, 16)
+store_u8 = _storer(types.uint8, 8)
+
+
+@intrinsic
+def copy_bytes(typingctx: Any, target: Any, origin: Any, size: Any) -> Any:
+    """memcpy(target, origin, size); the ranges do not overlap."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        byte = ir.IntType(8).as_pointer()
+        cgutils.raw_memcpy(
+            builder,
+            builder.inttoptr(args[0], byte),
+            builder.inttoptr(args[1], byte),
+            args[2],
+            1,
+        )
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def prefetch(typingctx: Any, address: Any) -> Any:
+    """Ask for the cache line at `address` ahead of its use."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
+@inlined
+def at(array: int, position: int) -> int:
+    """An element of an array of 64-bit integers, given its address."""
+    return load_i64(array + 8 * position)
+
+
+_i64, _i32 = types.int64, types.int32
+# Resolved by name when a kernel is loaded, so that kernels which call them can be kept on disk.
+sys_read = types.ExternalFunction("read", _i64(_i32, _i64, _i64))
+sys_write = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
+sys_pread = types.ExternalFunction("pread", _i64(_i32, _i64, _i64, _i64))
+sys_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
+sys_errno = types.ExternalFunction("__errno_location", _i64())

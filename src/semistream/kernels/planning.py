@@ -1,0 +1,122 @@
+"""Kernels that decide which pages are read together.
+
+A read of n neighbouring pages costs a seek and n transfers, so it pays to read through small gaps
+between wanted pages. The optimal plan is the dynamic programme of the SSIJ paper (§IV-D).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels.jit import kernel
+from semistream.kernels.memory import at, load_i32
+from semistream.kernels.pages import is_continued
+
+_I64 = npt.NDArray[np.int64]
+
+
+@kernel
+def sweep_runs(
+    waiting: Any,
+    index: Any,
+    position: int,
+    gap: int,
+    longest: int,
+    runs: _I64,
+    stop: int,
+) -> tuple[int, int]:
+    """Runs over the pages that rows wait for, from `position` on, in order, up to page `stop`.
+
+    A run reads through gaps of at most `gap` pages, is at most `longest` pages long and stays in
+    one shard. Pages that continue a wanted page's last key are wanted too. Returns the number of
+    runs and the position after them.
+    """
+    count = 0
+    page = position
+    shard = 0
+    while page < stop and count < runs.shape[0]:
+        if load_i32(waiting.tail + 4 * page) < 0:
+            page += 1
+            continue
+        while at(index.shard_start, shard + 1) <= page:
+            shard += 1
+        end = min(stop, at(index.shard_start, shard + 1), page + longest)
+        last = page
+        probe = page + 1
+        while probe < end and probe - last <= gap + 1:
+            carried = last == probe - 1 and is_continued(index, probe)
+            if load_i32(waiting.tail + 4 * probe) >= 0 or carried:
+                last = probe
+            probe += 1
+        runs[count, 0], runs[count, 1] = page, last - page + 1
+        count += 1
+        page = last + 1
+        # A key that goes on beyond the longest run: its next page is wanted although nobody
+        # waits there yet.
+        while (
+            page < stop
+            and is_continued(index, page)
+            and count < runs.shape[0]
+        ):
+            end = min(stop, page + longest)
+            first = page
+            page += 1
+            while page < end and is_continued(index, page):
+                page += 1
+            runs[count, 0], runs[count, 1] = first, page - first
+            count += 1
+    return count, page
+
+
+@kernel
+def optimal_runs(
+    pages: _I64, seek: float, transfer: float, longest: int, runs: _I64
+) -> int:
+    """The cheapest way to read sorted, distinct pages: SSIJ's dynamic programme.
+
+    Runs begin and end at wanted pages and are at most `longest` pages long. O(pages x longest).
+    Returns the number of runs.
+    """
+    n = pages.size
+    cost = np.empty(n + 1, np.float64)
+    ends = np.empty(n + 1, np.int64)
+    cost[n] = 0.0
+    farthest = 1 + seek / transfer
+    for j in range(n - 1, -1, -1):
+        best, best_end = np.inf, j
+        i = j
+        while i < n and pages[i] - pages[j] < longest:
+            if i > j and pages[i] - pages[i - 1] >= farthest:
+                break
+            price = seek + transfer * (pages[i] - pages[j] + 1) + cost[i + 1]
+            if price < best:
+                best, best_end = price, i
+            i += 1
+        cost[j], ends[j] = best, best_end
+    count, j = 0, 0
+    while j < n:
+        runs[count, 0], runs[count, 1] = pages[j], pages[ends[j]] - pages[j] + 1
+        count += 1
+        j = ends[j] + 1
+    return count
+
+
+@kernel
+def greedy_runs(pages: _I64, gap: int, longest: int, runs: _I64) -> int:
+    """Read through every gap of at most `gap` pages: linear time, optimal without a length limit.
+
+    With `gap` below seek / transfer each bridged gap is cheaper than the seek it saves.
+    """
+    n = pages.size
+    count, j = 0, 0
+    while j < n:
+        i = j
+        while i + 1 < n and pages[i + 1] - pages[i] <= gap + 1 and pages[i + 1] - pages[j] < longest:
+            i += 1
+        runs[count, 0], runs[count, 1] = pages[j], pages[i] - pages[j] + 1
+        count += 1
+        j = i + 1
+    return count

@@ -1,0 +1,301 @@
+"""Kernels that move rows: Arrow columns into records, records into output columns.
+
+The layout of a record is described in `semistream.store.layout`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels.jit import inlined, kernel
+from semistream.kernels.memory import (
+    at,
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    store_i32,
+    store_i64,
+    store_u8,
+    store_u16,
+    store_u32,
+)
+from semistream.kernels.struct import struct_type
+
+_I64 = npt.NDArray[np.int64]
+_U8 = npt.NDArray[np.uint8]
+
+
+COLUMNS = struct_type(
+    "count data starts start_width valid valid_bit offset width skip "
+    "nulls_at null_bytes blob_at record_bytes"
+)
+"""Leaf columns of an Arrow batch; see `RowLayout.columns`. All but the last line are addresses of
+arrays with an entry per leaf. `starts` and `start_width` are for byte strings (Arrow's offsets),
+`valid` is 0 where a leaf has no null, `skip` marks the leaf that key64 carries."""
+
+FIELDS = struct_type(
+    "count offset width strings string_at string_wanted nulls_at null_bytes blob_at record_bytes"
+)
+"""Leaves that are read from a record. `string_at` and `string_wanted` cover all byte strings of the
+record, wanted or not, because each lies behind those before it. `blob_at` is -1 without any."""
+
+OUTPUT = struct_type(
+    "rows room heap_used heap_room address stream_nulls master_nulls seen_nulls heap",
+    stream=FIELDS,
+)
+"""Where results go: one column per leaf, the stream's first, then the master's. Byte strings are
+staged in `heap`, row by row, and spread over their columns afterwards."""
+
+
+@inlined
+def copy_field(target: int, origin: int, width: int) -> None:
+    """Copy one value; the widths that occur most come first."""
+    if width == 8:
+        store_i64(target, load_i64(origin))
+    elif width == 4:
+        store_i32(target, load_i32(origin))
+    elif width == 1:
+        store_u8(target, load_u8(origin))
+    elif width == 2:
+        store_u16(target, load_u16(origin))
+    else:
+        done = 0
+        while done + 8 <= width:
+            store_i64(target + done, load_i64(origin + done))
+            done += 8
+        while done < width:
+            store_u8(target + done, load_u8(origin + done))
+            done += 1
+
+
+@inlined
+def pack_row(columns: Any, row: int, target: int) -> int:
+    """Write the record of `row` at `target` (but for its prefix); return its blob's length."""
+    nulls = target + columns.nulls_at
+    for i in range(columns.null_bytes):
+        store_u8(nulls + i, np.uint8(0))
+    blob = 0
+    for leaf in range(columns.count):
+        is_null = False
+        valid = at(columns.valid, leaf)
+        if valid != 0:
+            bit = at(columns.valid_bit, leaf) + row
+            is_null = (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0
+            if is_null:
+                byte = nulls + (leaf >> 3)
+                store_u8(byte, np.uint8(load_u8(byte) | (1 << (leaf & 7))))
+        width = at(columns.width, leaf)
+        if width > 0:
+            if at(columns.skip, leaf) == 0:
+                copy_field(target + at(columns.offset, leaf), at(columns.data, leaf) + row * width, width)
+        else:
+            length = 0
+            if not is_null:
+                length = _bytes_end(columns, leaf, row) - _bytes_start(columns, leaf, row)
+            store_u32(target + at(columns.offset, leaf), np.uint32(length))
+            blob += length
+    return blob
+
+
+@inlined
+def _bytes_start(columns: Any, leaf: int, row: int) -> int:
+    if at(columns.start_width, leaf) == 4:
+        return np.int64(load_i32(at(columns.starts, leaf) + 4 * row))
+    return load_i64(at(columns.starts, leaf) + 8 * row)
+
+
+@inlined
+def _bytes_end(columns: Any, leaf: int, row: int) -> int:
+    if at(columns.start_width, leaf) == 4:
+        return np.int64(load_i32(at(columns.starts, leaf) + 4 * row + 4))
+    return load_i64(at(columns.starts, leaf) + 8 * row + 8)
+
+
+@inlined
+def pack_blob(columns: Any, row: int, target: int) -> int:
+    """Write the byte strings of `row` one after the other at `target`; return their length."""
+    end = target
+    for leaf in range(columns.count):
+        if at(columns.width, leaf) > 0:
+            continue
+        valid = at(columns.valid, leaf)
+        if valid != 0:
+            bit = at(columns.valid_bit, leaf) + row
+            if (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0:
+                continue
+        start = _bytes_start(columns, leaf, row)
+        length = _bytes_end(columns, leaf, row) - start
+        copy_bytes(end, at(columns.data, leaf) + start, length)
+        end += length
+    return end - target
+
+
+@inlined
+def blob_length(fields: Any, record: int) -> int:
+    """Bytes of all byte strings of a record."""
+    total = 0
+    for i in range(fields.strings):
+        total += np.int64(load_u32(record + at(fields.string_at, i)))
+    return total
+
+
+@inlined
+def wanted_length(fields: Any, record: int) -> int:
+    """Bytes of the byte strings that are read."""
+    total = 0
+    for i in range(fields.strings):
+        if at(fields.string_wanted, i) != 0:
+            total += np.int64(load_u32(record + at(fields.string_at, i)))
+    return total
+
+
+@inlined
+def copy_wanted(fields: Any, record: int, blob: int, target: int) -> int:
+    """Copy the byte strings that are read from `blob`, dense; return their length."""
+    end, source = target, blob
+    for i in range(fields.strings):
+        length = np.int64(load_u32(record + at(fields.string_at, i)))
+        if at(fields.string_wanted, i) != 0:
+            copy_bytes(end, source, length)
+            end += length
+        source += length
+    return end - target
+
+
+@inlined
+def emit(out: Any, row: int, row_blob: int, master: Any, record: int, record_blob: int) -> None:
+    """Append one result: a stream row with a master record, or with none if `record` is 0.
+
+    The caller has made sure of the room, in rows and in the heap.
+    """
+    n = out.rows
+    stream = out.stream
+    for c in range(stream.count):
+        width = at(stream.width, c)
+        copy_field(at(out.address, c) + n * width, row + at(stream.offset, c), width)
+    count = stream.null_bytes
+    for i in range(count):
+        byte = load_u8(row + stream.nulls_at + i)
+        store_u8(out.stream_nulls + n * count + i, byte)
+        store_u8(out.seen_nulls + i, np.uint8(load_u8(out.seen_nulls + i) | byte))
+    start = out.heap + out.heap_used
+    end = start
+    if stream.strings > 0:
+        end += copy_wanted(stream, row, row_blob, end)
+    if master.count > 0:
+        targets = out.address + 8 * stream.count
+        seen = out.seen_nulls + stream.null_bytes
+        count = master.null_bytes
+        if record != 0:
+            for c in range(master.count):
+                width = at(master.width, c)
+                copy_field(at(targets, c) + n * width, record + at(master.offset, c), width)
+            for i in range(count):
+                byte = load_u8(record + master.nulls_at + i)
+                store_u8(out.master_nulls + n * count + i, byte)
+                store_u8(seen + i, np.uint8(load_u8(seen + i) | byte))
+            if master.strings > 0:
+                end += copy_wanted(master, record, record_blob, end)
+        else:
+            for c in range(master.count):
+                width = at(master.width, c)
+                for i in range(width):
+                    store_u8(at(targets, c) + n * width + i, np.uint8(0))
+            for i in range(count):
+                store_u8(out.master_nulls + n * count + i, np.uint8(255))
+                store_u8(seen + i, np.uint8(255))
+    out.heap_used += end - start
+    out.rows = n + 1
+
+
+@inlined
+def has_room(out: Any, rows: int, heap_bytes: int) -> bool:
+    """Whether that many rows and bytes can still be appended."""
+    return out.rows + rows <= out.room and out.heap_used + heap_bytes <= out.heap_room
+
+
+@kernel
+def longest_blob(columns: Any, rows: int) -> int:
+    """The largest total of byte strings in one row of a batch."""
+    longest = 0
+    for row in range(rows):
+        total = 0
+        for leaf in range(columns.count):
+            if at(columns.width, leaf) == 0:
+                total += _bytes_end(columns, leaf, row) - _bytes_start(columns, leaf, row)
+        longest = max(longest, total)
+    return longest
+
+
+@kernel
+def pack_records(columns: Any, first: int, rows: int, starts: _I64, target: _U8) -> int:
+    """Write whole rows, record and byte strings together, dense; `starts` gets rows + 1 offsets."""
+    base = target.ctypes.data
+    end = 0
+    for row in range(rows):
+        starts[row] = end
+        pack_row(columns, first + row, base + end)
+        if columns.blob_at >= 0:
+            store_u32(base + end + columns.blob_at, np.uint32(0))
+        end += columns.record_bytes
+        if columns.blob_at >= 0:
+            end += pack_blob(columns, first + row, base + end)
+    starts[rows] = end
+    return end
+
+
+@kernel
+def packed_size(columns: Any, first: int, rows: int) -> int:
+    """Bytes that `pack_records` will write."""
+    size = rows * columns.record_bytes
+    for leaf in range(columns.count):
+        if at(columns.width, leaf) == 0 and rows > 0:
+            size += _bytes_end(columns, leaf, first + rows - 1) - _bytes_start(columns, leaf, first)
+    return size
+
+
+@kernel
+def count_nulls(nulls: _U8, bit: int) -> int:
+    """Rows whose null bit is set; `nulls` has a row of null bytes for each."""
+    total = 0
+    for row in range(nulls.shape[0]):
+        total += (nulls[row, bit >> 3] >> (bit & 7)) & 1
+    return total
+
+
+@kernel
+def spread_nulls(nulls: _U8, bit: int, valid: _U8) -> None:
+    """Write Arrow's validity bitmap of one leaf."""
+    valid[:] = 0
+    for row in range(nulls.shape[0]):
+        if (nulls[row, bit >> 3] >> (bit & 7)) & 1 == 0:
+            valid[row >> 3] |= np.uint8(1 << (row & 7))
+
+
+@kernel
+def total_lengths(lengths: _I64, rows: int, totals: _I64) -> None:
+    """Sum the lengths of every byte-string column, given the addresses of its lengths."""
+    for c in range(lengths.size):
+        total = 0
+        for row in range(rows):
+            total += np.int64(load_u32(lengths[c] + 4 * row))
+        totals[c] = total
+
+
+@kernel
+def spread_bytes(heap: _U8, lengths: _I64, rows: int, targets: _I64) -> None:
+    """Spread the byte strings that lie row by row over their columns."""
+    source = heap.ctypes.data
+    ends = targets.copy()
+    for row in range(rows):
+        for c in range(lengths.size):
+            length = np.int64(load_u32(lengths[c] + 4 * row))
+            copy_bytes(ends[c], source, length)
+            ends[c] += length
+            source += length

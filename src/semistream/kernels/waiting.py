@@ -1,0 +1,223 @@
+"""Kernels for waiting stream rows: slots, chains of slots, and blocks for byte strings.
+
+A *slot* holds one stream row as a record with its prefix: key64, then the link. Slots that share a
+bucket (a page of the master, or a hash of the key) form a circular chain of links: `tail[bucket]`
+is the youngest slot, its link the oldest, so both ends are reached with four bytes a bucket. Free
+slots form a list through the same links.
+
+Byte strings of a row lie in *blocks* of 32 bytes, 28 of them content and 4 the next block.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from semistream.kernels.jit import inlined, kernel
+from semistream.kernels.memory import copy_bytes, load_i32, load_u8, store_i32, store_u8
+from semistream.kernels.rows import pack_blob, pack_row
+from semistream.kernels.struct import struct_type
+
+LINK = 8
+"""Offset of the link in a slot; key64 is in front of it."""
+
+BLOCK_BYTES = 32
+BLOCK_CONTENT = 28
+
+SAMPLE = 64
+"""Every 64th slot notes when its row came, for the latency histogram."""
+
+
+BLOCKS = struct_type("data free fresh limit used")
+"""A heap of blocks: first free one (-1: none), never used from `fresh` on, how many may be used."""
+
+WAITING = struct_type(
+    "rows stride tail buckets arrived scratch blob_at flag_at flag_bit free fresh limit used",
+    blocks=BLOCKS,
+)
+"""Waiting rows: slots at `rows`, chains at `tail`. `flag_at` and `flag_bit` say where a row notes
+that it has met a partner. Slot 0 is for rows that pass through; it counts as used for ever."""
+
+
+PASSING = 0
+"""The slot for rows that do not wait."""
+
+
+@inlined
+def slot_address(waiting: Any, slot: int) -> int:
+    """Where a slot lies."""
+    return waiting.rows + slot * waiting.stride
+
+
+@inlined
+def slots_left(waiting: Any) -> int:
+    """How many more rows can wait."""
+    return waiting.limit - waiting.used
+
+
+@inlined
+def take_slot(waiting: Any) -> int:
+    """A free slot; the caller knows that there is one."""
+    waiting.used += 1
+    slot = waiting.free
+    if slot >= 0:
+        waiting.free = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+        return slot
+    slot = waiting.fresh
+    waiting.fresh += 1
+    return slot
+
+
+@inlined
+def free_slot(waiting: Any, slot: int) -> None:
+    """Give a slot back, and its blocks."""
+    waiting.used -= 1
+    address = slot_address(waiting, slot)
+    if waiting.blob_at >= 0:
+        free_blob(waiting.blocks, np.int64(load_i32(address + waiting.blob_at)))
+    if slot < waiting.limit:
+        store_i32(address + LINK, np.int32(waiting.free))
+        waiting.free = slot
+
+
+@inlined
+def append(waiting: Any, bucket: int, slot: int) -> None:
+    """Put a slot at the young end of a bucket's chain."""
+    address = slot_address(waiting, slot) + LINK
+    tail = np.int64(load_i32(waiting.tail + 4 * bucket))
+    if tail < 0:
+        store_i32(address, np.int32(slot))
+    else:
+        tail_address = slot_address(waiting, tail) + LINK
+        store_i32(address, load_i32(tail_address))
+        store_i32(tail_address, np.int32(slot))
+    store_i32(waiting.tail + 4 * bucket, np.int32(slot))
+
+
+@inlined
+def pop_oldest(waiting: Any, bucket: int) -> int:
+    """Take the oldest slot off a chain that is not empty."""
+    tail = np.int64(load_i32(waiting.tail + 4 * bucket))
+    tail_address = slot_address(waiting, tail) + LINK
+    oldest = np.int64(load_i32(tail_address))
+    if oldest == tail:
+        store_i32(waiting.tail + 4 * bucket, np.int32(-1))
+    else:
+        store_i32(tail_address, load_i32(slot_address(waiting, oldest) + LINK))
+    return oldest
+
+
+@inlined
+def has_met(waiting: Any, address: int) -> bool:
+    """Whether the row at `address` has met a partner."""
+    flags = load_u8(address + waiting.flag_at)
+    return (flags >> waiting.flag_bit) & 1 == 1
+
+
+@inlined
+def mark_met(waiting: Any, address: int) -> None:
+    """Note that the row at `address` has met a partner."""
+    at = address + waiting.flag_at
+    store_u8(at, np.uint8(load_u8(at) | (1 << waiting.flag_bit)))
+
+
+@inlined
+def put_blob(blocks: Any, origin: int, length: int) -> int:
+    """Store bytes in blocks; the first block, -1 for no bytes, -2 if there is no room."""
+    if length == 0:
+        return -1
+    wanted = (length + BLOCK_CONTENT - 1) // BLOCK_CONTENT
+    if blocks.used + wanted > blocks.limit:
+        return -2
+    base = blocks.data
+    first, previous, done = np.int64(-1), np.int64(-1), 0
+    while done < length:
+        block = blocks.free
+        if block >= 0:
+            blocks.free = np.int64(load_i32(base + block * BLOCK_BYTES))
+        else:
+            block = blocks.fresh
+            blocks.fresh += 1
+        if previous < 0:
+            first = block
+        else:
+            store_i32(base + previous * BLOCK_BYTES, np.int32(block))
+        part = min(length - done, BLOCK_CONTENT)
+        copy_bytes(base + block * BLOCK_BYTES + 4, origin + done, part)
+        done += part
+        previous = block
+    store_i32(base + previous * BLOCK_BYTES, np.int32(-1))
+    blocks.used += wanted
+    return first
+
+
+@inlined
+def get_blob(blocks: Any, first: int, length: int, target: int) -> None:
+    """Copy bytes out of blocks."""
+    base = blocks.data
+    block, done = first, 0
+    while done < length:
+        part = min(length - done, BLOCK_CONTENT)
+        copy_bytes(target + done, base + block * BLOCK_BYTES + 4, part)
+        done += part
+        block = np.int64(load_i32(base + block * BLOCK_BYTES))
+
+
+@inlined
+def free_blob(blocks: Any, first: int) -> None:
+    """Give the blocks of a blob back."""
+    base = blocks.data
+    block = first
+    while block >= 0:
+        following = np.int64(load_i32(base + block * BLOCK_BYTES))
+        if block < blocks.limit:
+            store_i32(base + block * BLOCK_BYTES, np.int32(blocks.free))
+            blocks.free = block
+        blocks.used -= 1
+        block = following
+
+
+@inlined
+def write_slot(waiting: Any, columns: Any, row: int, slot: int) -> bool:
+    """Write a stream row into a slot; False if its byte strings find no room."""
+    address = slot_address(waiting, slot)
+    length = pack_row(columns, row, address)
+    if waiting.blob_at >= 0:
+        scratch = waiting.scratch
+        if length > 0:
+            pack_blob(columns, row, scratch)
+        first = put_blob(waiting.blocks, scratch, length)
+        store_i32(address + waiting.blob_at, np.int32(max(first, -1)))
+        return first != -2
+    return True
+
+
+@kernel
+def set_block_limit(blocks: Any, limit: int) -> None:
+    """Allow `limit` blocks from now on; free blocks above it are forgotten."""
+    blocks.limit = limit
+    base = blocks.data
+    block, kept = blocks.free, np.int64(-1)
+    while block >= 0:
+        following = np.int64(load_i32(base + block * BLOCK_BYTES))
+        if block < limit:
+            store_i32(base + block * BLOCK_BYTES, np.int32(kept))
+            kept = block
+        block = following
+    blocks.free = kept
+
+
+@kernel
+def set_slot_limit(waiting: Any, limit: int) -> None:
+    """Allow `limit` slots from now on; free slots above it are forgotten."""
+    waiting.limit = limit
+    slot, kept = waiting.free, np.int64(-1)
+    while slot >= 0:
+        address = slot_address(waiting, slot) + LINK
+        following = np.int64(load_i32(address))
+        if slot < limit:
+            store_i32(address, np.int32(kept))
+            kept = slot
+        slot = following
+    waiting.free = kept

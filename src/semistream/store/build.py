@@ -1,0 +1,431 @@
+"""Building a master: any source in, sorted pages out, with little memory.
+
+Rows are packed once, sorted by DuckDB outside of memory as (shard, key64, bytes), and cut into
+pages as they come back. Everything is written into a directory beside the target and put in place
+by one rename.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.core.budget import format_bytes, parse_bytes, type_of_size
+from semistream.core.errors import OptionError, SemiStreamError, StoreError
+from semistream.core.progress import Report, TerminalProgress
+from semistream.kernels.hashing import checksum
+from semistream.kernels.pages import PAGE_KEYS, count_keys, fill_pages, shards_of
+from semistream.kernels.rows import pack_records, packed_size
+from semistream.store.keys import KeySpec
+from semistream.store.layout import RowLayout
+from semistream.store.manifest import (
+    Manifest,
+    ShardInfo,
+    schema_to_text,
+    sync_directory,
+    write_manifest,
+)
+from semistream.store.sources import Source, SourceLike, open_source
+
+DEFAULT_PAGE_BYTES = 8192
+LARGEST_PAGE_BYTES = 1 << 30
+WRITE_BYTES = 4 << 20
+PACK_ROWS = 16_384
+SORTED_ROWS = 65_536
+
+
+def build_master(
+    path: str | Path,
+    source: SourceLike,
+    key: str | Sequence[str],
+    *,
+    page_size: type_of_size | None = None,
+    shards: int = 1,
+    fill: float = 1.0,
+    memory: type_of_size = "1GB",
+    rejects: str | Path | None = None,
+    hash_bits: int = 64,
+    report: Report | None = None,
+) -> None:
+    """Sort, index and store a table as the master of joins, at a path that does not exist yet.
+
+    `source` is a path to Parquet, CSV or Arrow files, a pyarrow table, a reader or an iterable of
+    batches. `page_size` is a multiple of 4096 (default 8192, more where a row needs it); `fill` is
+    the share of a page that is filled, to leave room for later rows. `memory` bounds the sort,
+    which goes to disk beyond it. Rows whose key is null are counted and not stored. CSV rows that
+    do not parse stop the build, or go to the file `rejects`.
+    """
+    target = Path(path)
+    columns = [key] if isinstance(key, str) else list(key)
+    page_bytes = None if page_size is None else _page_bytes(page_size)
+    if shards < 1 or shards > 4096:
+        raise OptionError(f"shards={shards} is not between 1 and 4096")
+    if not 0.1 <= fill <= 1:
+        raise OptionError(f"fill={fill} is not between 0.1 and 1")
+    limit = parse_bytes(memory)
+    opened = open_source(source, rejects=rejects)
+    spec = KeySpec.of(opened.schema, columns, hash_bits=hash_bits)
+    with _put_in_place(target) as directory, TerminalProgress() as bar:
+        _Builder(directory, opened, spec, page_bytes, shards, fill, limit, report or bar).run()
+
+
+def _page_bytes(page_size: type_of_size) -> int:
+    size = parse_bytes(page_size, what="page_size")
+    if size % 4096 or size > LARGEST_PAGE_BYTES:
+        raise OptionError(
+            f"page_size={page_size!r} is {size} bytes, not a multiple of 4096 up to 1 GiB",
+            hint="use 8192, 16384, 65536 …: direct reads need whole blocks",
+        )
+    return size
+
+
+@contextmanager
+def _put_in_place(target: Path) -> Iterator[Path]:
+    """A fresh directory beside `target` that becomes it when all went well."""
+    if target.exists():
+        raise StoreError(
+            f"{str(target)!r} exists already", hint="choose another path, or remove it first"
+        )
+    parent = target.resolve().parent
+    try:
+        directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.building-", dir=parent))
+    except FileNotFoundError:
+        raise StoreError(
+            f"the directory {str(parent)!r} does not exist", hint="create it first"
+        ) from None
+    except PermissionError:
+        raise StoreError(
+            f"no permission to write in {str(parent)!r}", hint="choose another directory"
+        ) from None
+    try:
+        yield directory
+        directory.chmod(0o755)
+        directory.rename(target)
+        sync_directory(parent)
+    except BaseException as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        full = _is_disk_full(error)
+        if full and not isinstance(error, SemiStreamError):
+            raise StoreError(
+                f"the disk is full: the build of {str(target)!r} was undone",
+                hint=f"free space in {str(parent)!r}; a build needs about twice the table's size",
+            ) from error
+        raise
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return isinstance(error, duckdb.Error) and "No space left" in str(error)
+
+
+class _Builder:
+    """One build, from the opened source to the manifest."""
+
+    def __init__(
+        self,
+        directory: Path,
+        source: Source,
+        spec: KeySpec,
+        page_bytes: int | None,
+        shards: int,
+        fill: float,
+        memory_bytes: int,
+        report: Report,
+    ) -> None:
+        self.directory = directory
+        self.source = source
+        self.spec = spec
+        self.page_bytes = page_bytes
+        self.shards = shards
+        self.fill = fill
+        self.memory_bytes = memory_bytes
+        self.report = report
+        self.layout = master_layout(source.schema, spec)
+        self.null_keys = 0
+        self.rows = 0
+        self.longest_row = 0
+
+    def run(self) -> None:
+        version = self.directory / "v1"
+        version.mkdir()
+        scratch = self.directory / "sort"
+        scratch.mkdir()
+        writer = PageWriter(version, "v1", self.layout, self.shards, self.fill)
+        for batch in self._sorted(scratch):
+            if writer.page_bytes == 0:
+                writer.page_bytes = self._choose_page_bytes()
+            writer.write(batch)
+            self.report("writing pages", writer.rows, self.rows)
+        if writer.page_bytes == 0:
+            writer.page_bytes = self._choose_page_bytes()
+        shutil.rmtree(scratch)
+        manifest = writer.finish(
+            self.source.schema,
+            self.spec,
+            null_keys=self.null_keys,
+            rejected_rows=self.source.rejected_rows,
+        )
+        write_manifest(self.directory, manifest)
+
+    def _choose_page_bytes(self) -> int:
+        needed = PAGE_KEYS + 8 + self.longest_row
+        if self.page_bytes is not None:
+            if needed > self.page_bytes:
+                raise StoreError(
+                    f"a row of {self.longest_row} bytes does not fit a page of "
+                    f"{self.page_bytes} bytes",
+                    hint=f"leave page_size out, or give at least {-(-needed // 4096) * 4096}",
+                )
+            return self.page_bytes
+        size = DEFAULT_PAGE_BYTES
+        while size < needed:
+            size *= 2
+        return size
+
+    def _sorted(self, scratch: Path) -> Iterator[pa.RecordBatch]:
+        """All rows as (shard, key64, row), in order."""
+        # DuckDB keeps to its limit for sorting but not for what passes through it: leave a share
+        # to the batches on their way in and out.
+        config = {
+            "memory_limit": f"{max(self.memory_bytes * 6 // 10, 100_000_000)}B",
+            "temp_directory": str(scratch),
+            "preserve_insertion_order": "false",
+            "arrow_large_buffer_size": "true",
+            "threads": str(min(os.cpu_count() or 1, 4)),
+        }
+        with duckdb.connect(":memory:", config=config) as connection:
+            packed = pa.RecordBatchReader.from_batches(_PACKED, self._packed())
+            connection.register("packed", packed)
+            order = "shard, key64" if self.spec.is_number else "shard, key64, row"
+            query = f"SELECT shard, key64, row FROM packed ORDER BY {order}"
+            try:
+                yield from connection.sql(query).fetch_arrow_reader(SORTED_ROWS)
+            except duckdb.OutOfMemoryException as error:
+                raise OptionError(
+                    f"{format_bytes(self.memory_bytes)} are too few to sort this table",
+                    hint='give the build more, for example memory="2GB"',
+                ) from error
+
+    def _packed(self) -> Iterator[pa.RecordBatch]:
+        total = self.source.rows
+        for batch in self.source.batches():
+            for start in range(0, batch.num_rows, PACK_ROWS):
+                yield self._pack(batch.slice(start, PACK_ROWS))
+            self.rows += batch.num_rows
+            self.report("reading and sorting", self.rows, total)
+
+    def _pack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        names = self.spec.names
+        key_columns = self.spec.cast([batch.column(name) for name in names], names)
+        keys = self.spec.keys(key_columns)
+        if keys.nulls:
+            self.null_keys += keys.nulls
+            kept = pa.array(keys.valid.astype(bool))
+            return self._pack(batch.filter(kept))
+        ordered = ordered_batch(batch, self.layout.schema, dict(zip(names, key_columns, strict=True)))
+        packed = self.layout.columns(ordered)
+        rows = batch.num_rows
+        data = np.empty(packed_size(packed.columns.kernel, 0, rows), np.uint8)
+        starts = np.empty(rows + 1, np.int64)
+        pack_records(packed.columns.kernel, 0, rows, starts, data)
+        if rows:
+            self.longest_row = max(self.longest_row, int(np.diff(starts).max()))
+        shard = np.zeros(rows, np.int32)
+        if self.shards > 1:
+            shards_of(keys.key64, self.shards, shard)
+        row = pa.Array.from_buffers(
+            pa.large_binary(), rows, [None, pa.py_buffer(starts), pa.py_buffer(data)]
+        )
+        return pa.RecordBatch.from_arrays([pa.array(shard), pa.array(keys.key64), row], schema=_PACKED)
+
+
+_PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
+
+
+def master_layout(schema: pa.Schema, spec: KeySpec) -> RowLayout:
+    """Records of a master: key columns first, in the key's order and types, then the others."""
+    others = [field for field in schema if field.name not in spec.names]
+    keys = [field for field in spec.schema if field.name != spec.folded]
+    return RowLayout.of(pa.schema([*keys, *others]), prefix=False)
+
+
+def ordered_batch(
+    batch: pa.RecordBatch, schema: pa.Schema, replaced: dict[str, pa.Array]
+) -> pa.RecordBatch:
+    """The columns of `batch` in the order of `schema`, some of them replaced."""
+    columns = [replaced.get(name, None) for name in schema.names]
+    columns = [
+        batch.column(name) if column is None else column
+        for name, column in zip(schema.names, columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=schema.names)
+
+
+class PageWriter:
+    """Cuts sorted rows into pages, shard by shard, and keeps the index.
+
+    `page_bytes` must be set before the first row is written.
+    """
+
+    def __init__(
+        self, directory: Path, prefix: str, layout: RowLayout, shards: int, fill: float
+    ) -> None:
+        self.directory = directory
+        self.prefix = prefix
+        self.layout = layout
+        self.shards = shards
+        self.fill = fill
+        self.page_bytes = 0
+        self.rows = 0
+        self._shard = 0
+        self._file: int | None = None
+        self._left: pa.RecordBatch | None = None
+        self._infos: list[ShardInfo] = []
+        self._firsts: list[npt.NDArray[np.int64]] = []
+        self._continued: list[npt.NDArray[np.uint8]] = []
+        self._carry = np.zeros(3, np.int64)
+        self._tally = np.zeros(5, np.int64)
+        self._pages = 0
+        self._shard_rows = 0
+        self._most_rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Write rows that follow, in the order (shard, key64), those written before."""
+        shard = batch.column("shard").to_numpy()
+        while batch.num_rows:
+            end = int(np.searchsorted(shard, self._shard, side="right"))
+            if end:
+                self._write_shard(batch.slice(0, end), final=False)
+                batch, shard = batch.slice(end), shard[end:]
+            if batch.num_rows:
+                self._close_shard()
+
+    def _write_shard(self, batch: pa.RecordBatch, *, final: bool) -> None:
+        self.rows += batch.num_rows
+        self._shard_rows += batch.num_rows
+        count_keys(batch.column("key64").to_numpy(), self._tally)
+        self._left = batch if self._left is None else _joined(self._left, batch)
+        self._cut(final=final)
+
+    def _cut(self, *, final: bool) -> None:
+        batch = self._left
+        if batch is None:
+            return
+        page_bytes = self.page_bytes
+        room = max(WRITE_BYTES // page_bytes, 1)
+        pages = np.empty(room * page_bytes, np.uint8)
+        shape = np.array(
+            [
+                self.layout.record_bytes,
+                self.layout.blob_offset,
+                page_bytes,
+                int(page_bytes * self.fill),
+                int(final),
+            ],
+            np.int64,
+        )
+        while batch.num_rows:
+            firsts, continued = np.empty(room, np.int64), np.empty(room, np.uint8)
+            row = batch.column("row")
+            starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
+            data = np.frombuffer(row.buffers()[2], np.uint8)
+            done = fill_pages(
+                batch.column("key64").to_numpy(),
+                starts,
+                data,
+                shape,
+                pages,
+                self._pages,
+                firsts,
+                continued,
+                self._carry,
+            )
+            count = int(self._carry[0])
+            if count == 0:
+                break
+            self._write_pages(pages[: count * page_bytes])
+            heads = pages.reshape(room, page_bytes)[:count, 8:12].copy().view(np.uint32)
+            self._most_rows = max(self._most_rows, int(heads.max()))
+            self._firsts.append(firsts[:count].copy())
+            self._continued.append(continued[:count].copy())
+            self._pages += count
+            batch = batch.slice(done)
+        self._left = batch if batch.num_rows else None
+
+    def _write_pages(self, pages: npt.NDArray[np.uint8]) -> None:
+        if self._file is None:
+            self._file = os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        view = memoryview(pages)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def _path(self) -> Path:
+        return self.directory / f"shard-{self._shard:04d}.pages"
+
+    def _close_shard(self) -> None:
+        self._cut(final=True)
+        if self._file is None:
+            self._file = os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.fsync(self._file)
+        os.close(self._file)
+        name = f"{self.prefix}/{self._path().name}"
+        self._infos.append(ShardInfo(file=name, pages=self._pages, rows=self._shard_rows))
+        self._file, self._left = None, None
+        self._pages, self._shard_rows = 0, 0
+        self._carry[:] = 0
+        self._tally[4] = 0
+        self._shard += 1
+
+    def finish(
+        self, schema: pa.Schema, spec: KeySpec, *, null_keys: int, rejected_rows: int
+    ) -> Manifest:
+        """Close the files, write the index, and say what was written."""
+        while self._shard < self.shards:
+            self._close_shard()
+        firsts = np.concatenate([np.empty(0, np.int64), *self._firsts])
+        continued = np.concatenate([np.empty(0, np.uint8), *self._continued])
+        unique = int(self._tally[1]) <= 1
+        index = firsts.tobytes() + (b"" if unique else continued.tobytes())
+        with (self.directory / "index").open("wb") as file:
+            file.write(index)
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(self.directory)
+        return Manifest(
+            version=1,
+            schema_ipc=schema_to_text(schema),
+            key=tuple(spec.names),
+            hash_bits=spec.hash_bits,
+            page_bytes=self.page_bytes,
+            record_bytes=self.layout.record_bytes,
+            fill=self.fill,
+            shards=tuple(self._infos),
+            index_file=f"{self.prefix}/index",
+            index_checksum=index_checksum(index),
+            rows=self.rows,
+            keys=int(self._tally[0]),
+            longest_run=int(self._tally[1]),
+            most_rows_per_page=self._most_rows,
+            null_keys=null_keys,
+            rejected_rows=rejected_rows,
+        )
+
+
+def index_checksum(index: bytes) -> str:
+    """Checksum of the index file."""
+    return f"{int(checksum(np.frombuffer(index, np.uint8))):016x}"
+
+
+def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:
+    return pa.Table.from_batches([first, second]).combine_chunks().to_batches()[0]

@@ -1,0 +1,234 @@
+"""Opening a master: the index in memory, the pages behind a planned reader."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.core.errors import CorruptPageError, OptionError, StoreError
+from semistream.kernels.pages import INDEX, first_bad_page, locate
+from semistream.kernels.struct import Struct
+from semistream.store.build import index_checksum, master_layout
+from semistream.store.keys import KeySpec
+from semistream.store.layout import RowLayout
+from semistream.store.manifest import Manifest, read_manifest
+from semistream.store.reader import DEFAULT_DEPTH, PageReader
+
+IO_MODES = ("buffered", "direct")
+
+
+@dataclass
+class FileMaster:
+    """A master in page files, at the version that was current when it was opened.
+
+    Reading is safe from several threads and processes: nothing of an opened version ever changes.
+    `io="direct"` bypasses the operating system's cache, so that memory is what the budget says.
+    """
+
+    path: Path
+    manifest: Manifest
+    io: str = "buffered"
+    spec: KeySpec = field(init=False)
+    layout: RowLayout = field(init=False)
+    index: Struct = field(init=False)
+    _files: list[int] = field(init=False, default_factory=list)
+    _shard_start: npt.NDArray[np.int64] = field(init=False)
+    _continued: npt.NDArray[np.uint8] = field(init=False)
+
+    def __post_init__(self) -> None:
+        schema = self.manifest.schema
+        self.spec = KeySpec.of(schema, self.manifest.key, hash_bits=self.manifest.hash_bits)
+        self.layout = master_layout(schema, self.spec)
+        self.index = self._read_index()
+        self._open_files()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The table's schema."""
+        return self.manifest.schema
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page."""
+        return self.manifest.page_bytes
+
+    @property
+    def pages(self) -> int:
+        """Pages of all shards."""
+        return self.manifest.pages
+
+    @property
+    def rows(self) -> int:
+        """Rows stored."""
+        return self.manifest.rows
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all pages: what a budget of "5%" is a share of."""
+        return self.manifest.data_bytes
+
+    @property
+    def most_rows_per_page(self) -> int:
+        """Rows of the fullest page."""
+        return self.manifest.most_rows_per_page
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory of the index, charged to the budget of every join that uses it."""
+        return int(self.index.array("first").nbytes + self._continued.nbytes)
+
+    def locate(self, keys: npt.NDArray[np.int64], out: npt.NDArray[np.int32]) -> None:
+        """The first page that can hold each key; -1 where there is none."""
+        locate(self.index.kernel, keys, out)
+
+    def reader(
+        self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
+    ) -> PageReader:
+        """A reader with its own buffers and workers."""
+        return PageReader(
+            str(self.path),
+            self._files,
+            self._shard_start,
+            self.page_bytes,
+            buffer_pages,
+            depth=depth,
+            measure=measure,
+        )
+
+    def read_page(self, number: int) -> npt.NDArray[np.uint8]:
+        """One page, checked; for inspection, not for joins."""
+        if not 0 <= number < self.pages:
+            raise OptionError(f"there is no page {number}; pages go from 0 to {self.pages - 1}")
+        shard = int(np.searchsorted(self._shard_start, number, side="right")) - 1
+        local = number - int(self._shard_start[shard])
+        with (self.path / self.manifest.shards[shard].file).open("rb") as file:
+            file.seek(local * self.page_bytes)
+            page = np.frombuffer(file.read(self.page_bytes), np.uint8)
+        if len(page) < self.page_bytes:
+            raise CorruptPageError(f"{str(self.path)!r} is cut short: page {number} is missing")
+        if first_bad_page(page, self.page_bytes, local) >= 0:
+            raise CorruptPageError(
+                f"page {number} of {str(self.path)!r} is damaged: its checksum does not fit",
+                hint="build the master again",
+            )
+        return page
+
+    def bad_pages(self) -> Iterator[tuple[int, int | None]]:
+        """Check every page: yields (pages checked so far, number of a bad page or None)."""
+        chunk = max((4 << 20) // self.page_bytes, 1)
+        for shard, info in enumerate(self.manifest.shards):
+            base = int(self._shard_start[shard])
+            with (self.path / info.file).open("rb") as file:
+                for first in range(0, info.pages, chunk):
+                    count = min(chunk, info.pages - first)
+                    data = np.frombuffer(file.read(count * self.page_bytes), np.uint8)
+                    whole = len(data) // self.page_bytes
+                    at = 0
+                    while at < whole:
+                        bad = first_bad_page(data[at * self.page_bytes :], self.page_bytes, first + at)
+                        if bad < 0:
+                            break
+                        yield base + bad, base + bad
+                        at = bad - first + 1
+                    for missing in range(whole, count):
+                        yield base + first + missing, base + first + missing
+                    yield base + first + count, None
+
+    def close(self) -> None:
+        """Close the page files; joins that still use this master must be closed before."""
+        for descriptor in self._files:
+            os.close(descriptor)
+        self._files = []
+
+    def __enter__(self) -> FileMaster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_files", None):
+            self.close()
+
+    def _read_index(self) -> Struct:
+        file = self.path / self.manifest.index_file
+        try:
+            raw = file.read_bytes()
+        except FileNotFoundError:
+            raise StoreError(
+                f"{str(self.path)!r} has lost its index {self.manifest.index_file!r}",
+                hint="build the master again",
+            ) from None
+        if index_checksum(raw) != self.manifest.index_checksum:
+            raise StoreError(
+                f"the index of {str(self.path)!r} is damaged: its checksum does not fit",
+                hint="build the master again",
+            )
+        pages = self.manifest.pages
+        first = np.frombuffer(raw, np.int64, pages)
+        continued = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
+        starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
+        self._shard_start, self._continued = starts, continued.copy()
+        base = int(first.min()) if pages else 0
+        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
+        return Struct(
+            INDEX,
+            first=(first - base).astype(np.uint32) if narrow else first.copy(),
+            narrow=narrow,
+            base=base if narrow else 0,
+            continued=self._continued if len(continued) else 0,
+            shard_start=starts,
+            shards=len(starts) - 1,
+            pages=pages,
+        )
+
+    def _open_files(self) -> None:
+        flags = os.O_RDONLY
+        if self.io == "direct":
+            flags |= os.O_DIRECT
+        for shard in self.manifest.shards:
+            file = self.path / shard.file
+            try:
+                descriptor = os.open(file, flags)
+            except FileNotFoundError:
+                raise StoreError(
+                    f"{str(self.path)!r} has lost its page file {shard.file!r}",
+                    hint="restore it or build the master again",
+                ) from None
+            except PermissionError:
+                raise StoreError(f"no permission to read {str(file)!r}") from None
+            except OSError as error:
+                if self.io != "direct":
+                    raise
+                raise StoreError(
+                    f"the file system of {str(file)!r} has no direct reads ({error.strerror})",
+                    hint='use io="buffered", or move the master to another disk',
+                ) from None
+            self._files.append(descriptor)
+            size = os.fstat(descriptor).st_size
+            if size < shard.pages * self.page_bytes:
+                raise CorruptPageError(
+                    f"{str(file)!r} is cut short: {size} bytes where the manifest says "
+                    f"{shard.pages * self.page_bytes}; page {size // self.page_bytes} is the first "
+                    "that is missing",
+                    hint="restore the file or build the master again",
+                )
+
+
+def open_master(path: str | Path, *, io: str = "buffered") -> FileMaster:
+    """Open the current version of a master."""
+    if io not in IO_MODES:
+        raise OptionError(f'io={io!r} is not one of "buffered", "direct"')
+    return FileMaster(Path(path), read_manifest(path), io)

@@ -1,0 +1,253 @@
+"""Rows as packed records, and the way between records and Arrow columns.
+
+A record holds one row: bytes that kernels copy, compare and cache without knowing Arrow.
+
+    [prefix]  stream rows only: key64 (8 bytes) and a link to the next waiting row (4 bytes)
+    [nulls]   a bit per leaf, set where the value is null; the bit after the last leaf is free
+              for the owner (waiting rows note there that they have met a partner)
+    [blob]    4 bytes, only if there are byte strings: where they lie
+    [fields]  fixed-width leaves: the value; byte strings: their length (4 bytes)
+
+The byte strings of a row lie one after the other, in the order of the leaves. A key of one integer
+column is not repeated in the record: key64 is its value (see `keys.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.core.errors import SchemaError
+from semistream.kernels.rows import COLUMNS, FIELDS, count_nulls, spread_nulls
+from semistream.kernels.struct import Struct
+from semistream.store.columns import ColumnCodec, Leaf, codec_for
+
+PREFIX_BYTES = 12
+"""key64 and link in front of a waiting row."""
+
+_I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """Where each column of a schema lies in a record.
+
+    `folded` names the column whose value key64 carries; it takes no room in the record. In a
+    layout with a prefix it can still be read, at offset 0; without one it cannot.
+    """
+
+    schema: pa.Schema
+    prefix_bytes: int
+    folded: str | None
+    codecs: tuple[ColumnCodec, ...]
+    leaves: tuple[Leaf, ...]
+    offsets: tuple[int, ...]
+    nulls_offset: int
+    null_bytes: int
+    blob_offset: int
+    record_bytes: int
+
+    @classmethod
+    def of(cls, schema: pa.Schema, *, prefix: bool, folded: str | None = None) -> RowLayout:
+        """Lay out the columns of `schema` in their order."""
+        codecs: list[ColumnCodec] = []
+        for field in schema:
+            try:
+                codecs.append(codec_for(field.type))
+            except SchemaError as error:
+                raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+        leaves = tuple(leaf for codec in codecs for leaf in codec.leaves)
+        prefix_bytes = PREFIX_BYTES if prefix else 0
+        null_bytes = (len(leaves) + 1 + 7) // 8
+        at = prefix_bytes + null_bytes
+        blob_offset = -1
+        if any(leaf.is_bytes for leaf in leaves):
+            blob_offset = at
+            at += 4
+        offsets = []
+        for field, codec in zip(schema, codecs, strict=True):
+            for leaf in codec.leaves:
+                if field.name == folded:
+                    offsets.append(0)
+                    continue
+                offsets.append(at)
+                at += leaf.width_bytes or 4
+        return cls(
+            schema=schema,
+            prefix_bytes=prefix_bytes,
+            folded=folded,
+            codecs=tuple(codecs),
+            leaves=leaves,
+            offsets=tuple(offsets),
+            nulls_offset=prefix_bytes,
+            null_bytes=null_bytes,
+            blob_offset=blob_offset,
+            record_bytes=at,
+        )
+
+    @property
+    def has_bytes(self) -> bool:
+        """Whether a row has byte strings besides its record."""
+        return self.blob_offset >= 0
+
+    def leaf_range(self, column: str) -> range:
+        """The leaves of a column, by number."""
+        at = 0
+        for field, codec in zip(self.schema, self.codecs, strict=True):
+            if field.name == column:
+                return range(at, at + len(codec.leaves))
+            at += len(codec.leaves)
+        raise KeyError(column)
+
+    def fields(self, columns: Sequence[str] | None = None) -> Struct:
+        """What kernels need to read the leaves of `columns` (all by default) from a record."""
+        if columns is None:
+            chosen = list(range(len(self.leaves)))
+        else:
+            chosen = [i for name in columns for i in self.leaf_range(name)]
+        selected = set(chosen)
+        strings = [i for i, leaf in enumerate(self.leaves) if leaf.is_bytes]
+        return Struct(
+            FIELDS,
+            count=len(chosen),
+            offset=_i64(self.offsets[i] for i in chosen),
+            width=_i64(self.leaves[i].width_bytes or 4 for i in chosen),
+            strings=len(strings),
+            string_at=_i64(self.offsets[i] for i in strings),
+            string_wanted=_i64(int(i in selected) for i in strings),
+            nulls_at=self.nulls_offset,
+            null_bytes=self.null_bytes,
+            blob_at=self.blob_offset,
+            record_bytes=self.record_bytes,
+        )
+
+    def columns(self, batch: pa.RecordBatch) -> PackedColumns:
+        """The addresses of a batch's leaves, for kernels that write records."""
+        arrays: list[pa.Array] = []
+        for codec, column in zip(self.codecs, batch.columns, strict=True):
+            arrays += codec.encode(column)
+        return pack_columns(self, arrays)
+
+    def select(self, columns: Sequence[str]) -> ColumnReader:
+        """A reader of some columns, in the order given."""
+        by_name = dict(zip(self.schema.names, self.codecs, strict=True))
+        return ColumnReader(tuple(by_name[name] for name in columns))
+
+    def batch(
+        self,
+        leaves: Sequence[LeafValues],
+        nulls: npt.NDArray[np.uint8],
+        seen: npt.NDArray[np.uint8],
+    ) -> list[pa.Array]:
+        """Arrow columns from all leaves; see `ColumnReader.batch`."""
+        return ColumnReader(self.codecs).batch(leaves, nulls, seen)
+
+
+@dataclass(frozen=True)
+class ColumnReader:
+    """Turns leaves that kernels wrote into Arrow columns."""
+
+    codecs: tuple[ColumnCodec, ...]
+
+    def batch(
+        self,
+        leaves: Sequence[LeafValues],
+        nulls: npt.NDArray[np.uint8],
+        seen: npt.NDArray[np.uint8],
+    ) -> list[pa.Array]:
+        """Arrow columns from leaves and the null bytes of each row.
+
+        `seen` is the union of all rows' null bytes: most columns have no null and need no look.
+        """
+        arrays = [_leaf_array(leaf, nulls, seen) for leaf in leaves]
+        columns, at = [], 0
+        for codec in self.codecs:
+            part = arrays[at : at + len(codec.leaves)]
+            columns.append(codec.decode(part, len(nulls)))
+            at += len(codec.leaves)
+        return columns
+
+
+class LeafValues(NamedTuple):
+    """One leaf of an output: its type, the values (or the byte strings' lengths) and their bytes."""
+
+    leaf: Leaf
+    length: int
+    values: pa.Buffer
+    data: pa.Buffer | None
+    null_bit: int
+
+
+class PackedColumns(NamedTuple):
+    """Leaf addresses for kernels; `alive` keeps the memory behind them."""
+
+    columns: Struct
+    alive: list[pa.Array]
+
+
+def pack_columns(layout: RowLayout, arrays: Sequence[pa.Array]) -> PackedColumns:
+    """Addresses of leaf arrays in the order of the layout's leaves."""
+    count = len(arrays)
+    table = np.zeros((5, max(count, 1)), np.int64)
+    folded = set(layout.leaf_range(layout.folded)) if layout.folded is not None else set()
+    for i, (array, leaf) in enumerate(zip(arrays, layout.leaves, strict=True)):
+        buffers = array.buffers()
+        start = array.offset
+        if buffers[0] is not None and array.null_count:
+            table[3, i], table[4, i] = buffers[0].address, start
+        if leaf.is_bytes:
+            wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+            table[0, i] = buffers[2].address if buffers[2] is not None else 0
+            table[1, i] = buffers[1].address + start * (8 if wide else 4)
+            table[2, i] = 8 if wide else 4
+        else:
+            values = buffers[1].address if buffers[1] is not None else 0
+            table[0, i] = values + start * leaf.width_bytes
+    skip = _i64(int(i in folded) for i in range(count))
+    columns = Struct(
+        COLUMNS,
+        count=count,
+        data=table[0],
+        starts=table[1],
+        start_width=table[2],
+        valid=table[3],
+        valid_bit=table[4],
+        offset=_i64(layout.offsets),
+        width=_i64(leaf.width_bytes for leaf in layout.leaves),
+        skip=skip,
+        nulls_at=layout.nulls_offset,
+        null_bytes=layout.null_bytes,
+        blob_at=layout.blob_offset,
+        record_bytes=layout.record_bytes - layout.prefix_bytes,
+    )
+    return PackedColumns(columns, list(arrays))
+
+
+def _leaf_array(
+    values: LeafValues, nulls: npt.NDArray[np.uint8], seen: npt.NDArray[np.uint8]
+) -> pa.Array:
+    length, bit = values.length, values.null_bit
+    null_count = int(count_nulls(nulls, bit)) if (seen[bit >> 3] >> (bit & 7)) & 1 else 0
+    validity = None
+    if null_count:
+        bits = np.empty((length + 7) // 8, np.uint8)
+        spread_nulls(nulls, values.null_bit, bits)
+        validity = pa.py_buffer(bits)
+    if not values.leaf.is_bytes:
+        buffers = [validity, values.values]
+        return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
+    lengths = np.frombuffer(values.values, np.uint32, length)
+    wide = pa.types.is_large_binary(values.leaf.type) or pa.types.is_large_string(values.leaf.type)
+    starts = np.zeros(length + 1, np.int64 if wide else np.int32)
+    np.cumsum(lengths, out=starts[1:])
+    buffers = [validity, pa.py_buffer(starts), values.data]
+    return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
+
+
+def _i64(values: object) -> _I64:
+    return np.fromiter(values, np.int64)  # type: ignore[call-overload,no-any-return]

@@ -1,0 +1,134 @@
+"""The manifest of a master: one small JSON file that says what the store is.
+
+A master is a directory:
+
+    MANIFEST.json               this file; what it names exists, what it does not name is rubbish
+    v1/shard-0000.pages         pages of the first shard, one after the other
+    v1/index                    first key64 of every page of all shards (8 bytes each), then, where
+                                keys repeat, a byte per page that says whether it continues a key
+
+It is written last and put in place by a rename, so a store either opens completely or not at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.core.errors import StoreError
+
+FORMAT = 1
+MANIFEST = "MANIFEST.json"
+
+
+@dataclass(frozen=True)
+class ShardInfo:
+    """One page file: its name inside the master's directory, its pages and rows."""
+
+    file: str
+    pages: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a master is; all sizes of the version that it publishes."""
+
+    version: int
+    schema_ipc: str
+    key: tuple[str, ...]
+    hash_bits: int
+    page_bytes: int
+    record_bytes: int
+    fill: float
+    shards: tuple[ShardInfo, ...]
+    index_file: str
+    index_checksum: str
+    rows: int
+    keys: int
+    longest_run: int
+    most_rows_per_page: int
+    null_keys: int
+    rejected_rows: int
+    format: int = FORMAT
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the table that was stored."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema_ipc)))
+
+    @property
+    def pages(self) -> int:
+        """Pages of all shards."""
+        return sum(shard.pages for shard in self.shards)
+
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of all pages: the size of R, of which a budget can be a share."""
+        return self.pages * self.page_bytes
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no key64 occurs twice."""
+        return self.longest_run <= 1
+
+
+def schema_to_text(schema: pa.Schema) -> str:
+    """A schema as text for the manifest."""
+    return base64.b64encode(schema.serialize().to_pybytes()).decode()
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Publish: write beside, sync, rename, sync the directory."""
+    beside = directory / (MANIFEST + ".new")
+    with beside.open("w") as file:
+        json.dump(asdict(manifest), file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.rename(directory / MANIFEST)
+    sync_directory(directory)
+
+
+def read_manifest(path: str | Path) -> Manifest:
+    """The manifest of a master, or an error that says what is there instead."""
+    directory = Path(path)
+    file = directory / MANIFEST
+    if not directory.exists():
+        raise StoreError(
+            f"there is no master at {str(path)!r}",
+            hint="build one with semistream.build_master or `semistream master build`",
+        )
+    if not file.exists():
+        raise StoreError(
+            f"{str(path)!r} is not a master: it has no {MANIFEST}",
+            hint="give the directory that build_master made; an interrupted build must be repeated",
+        )
+    try:
+        plain = json.loads(file.read_text())
+        if plain.get("format") != FORMAT:
+            raise StoreError(
+                f"{str(path)!r} has the store format {plain.get('format')}, this release reads "
+                f"{FORMAT}",
+                hint="build the master again",
+            )
+        plain["shards"] = tuple(ShardInfo(**shard) for shard in plain["shards"])
+        plain["key"] = tuple(plain["key"])
+        return Manifest(**plain)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreError(
+            f"{str(file)!r} is damaged: {error}", hint="restore it or build the master again"
+        ) from error
+
+
+def sync_directory(directory: Path) -> None:
+    """Make names in a directory survive a crash of the machine."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
