@@ -15,6 +15,8 @@ from semistream.joins.waiting import WaitingRows
 from semistream.kernels.cache import find_all
 from semistream.kernels.matching import (
     BROKEN,
+    PAGES_AHEAD,
+    WORK_ROWS,
     export_rows,
     import_rows,
     join_runs,
@@ -43,6 +45,8 @@ class IndexedJoin(Operator):
         """Make the records that kernels share, after everything is allocated."""
         self._tally = np.zeros(2 * self.master.most_rows_per_page + 2, np.int32)
         self.match.tally = self._tally
+        self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
+        self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
         self._found = np.empty(INTAKE_ROWS, np.int32)
@@ -53,7 +57,7 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * RUNS + 4096
+        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * (RUNS + WORK_ROWS) + 4096
 
     @property
     def rows_waiting(self) -> int:
@@ -73,7 +77,8 @@ class IndexedJoin(Operator):
         done = 0
         while done < batch.num_rows:
             # Looking up many more rows than there is room for would be work thrown away.
-            block = min(INTAKE_ROWS, 256 + 3 * (self.waiting.capacity - self.waiting.rows))
+            free = max(self.waiting.capacity - self.waiting.rows, 0)
+            block = min(INTAKE_ROWS, 256 + 3 * free)
             end = min(done + block, batch.num_rows)
             key64, valid = keys.key64[done:end], keys.valid[done:end]
             found, pages = self._found[: end - done], self._pages[: end - done]

@@ -34,13 +34,17 @@ from semistream.kernels.memory import (
     load_i64,
     load_u8,
     load_u32,
+    prefetch,
     store_i32,
     store_i64,
 )
 from semistream.kernels.pages import (
+    PAGE_FIRST,
     PAGE_KEYS,
+    PAGE_LAST,
     PAGE_ROWS,
     continues,
+    guess_position,
     is_continued,
     lower_bound_keys,
 )
@@ -67,9 +71,9 @@ from semistream.kernels.waiting import (
     LINK,
     PASSING,
     SAMPLE,
-    append,
     free_slot,
     get_blob,
+    hang,
     has_met,
     mark_met,
     slot_address,
@@ -82,6 +86,12 @@ _I64 = npt.NDArray[np.int64]
 
 LATENCY_BUCKETS = 256
 
+WORK_ROWS = 512
+"""Rows collected before they are joined."""
+
+PAGES_AHEAD = 64
+"""Pages whose rows are collected together at most."""
+
 FULL, IDLE, BROKEN = 1, 0, -1
 """How a kernel ended: no room in the output, nothing left to do, a read failed."""
 
@@ -90,8 +100,9 @@ MATCH = struct_type(
     "pairs keep_unmatched keep_matched "
     # Counters; `needed` are heap bytes that one result takes, where the output has too few at all.
     "matched unmatched hits misses null_keys needed "
-    # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram.
-    "tally latency",
+    # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram, the work
+    # list (two words a row: slot and guess, then where the key was found), where pages end in it.
+    "tally latency work ends",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -239,7 +250,7 @@ def take_in(
             if not write_slot(waiting, columns, first + i, slot):
                 free_slot(waiting, slot)
                 return i
-            append(waiting, np.int64(pages[i]), slot)
+            hang(waiting, np.int64(pages[i]), slot)
             if slot % SAMPLE == 0:
                 store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
             match.misses += 1
@@ -296,7 +307,52 @@ def admit(
 
 
 @inlined
-def join_page(
+def collect_rows(waiting: Any, match: Any, page: int, number: int, row: int) -> int:
+    """Take rows off the stack of a page, from place `row` of the work list on; the place after.
+
+    Asks for the memory in which each row's key should lie in the page, ahead of its use.
+    """
+    rows = np.int64(load_i32(page + PAGE_ROWS))
+    keys = page + PAGE_KEYS
+    low, high = load_i64(page + PAGE_FIRST), load_i64(page + PAGE_LAST)
+    top = waiting.tail + 4 * number
+    slot = np.int64(load_i32(top))
+    while slot >= 0 and row < WORK_ROWS:
+        address = slot_address(waiting, slot)
+        following = np.int64(load_i32(address + LINK))
+        if following >= 0:
+            prefetch(slot_address(waiting, following))
+        guess = guess_position(keys, rows, low, high, load_i64(address))
+        prefetch(keys + 8 * guess)
+        store_i64(match.work + 16 * row, (slot << 32) | guess)
+        row += 1
+        slot = following
+    store_i32(top, np.int32(slot))
+    return row
+
+
+@inlined
+def find_rows(waiting: Any, match: Any, page: int, start: int, end: int) -> None:
+    """Find the keys of collected rows in their page, and ask for the memory of their records."""
+    rows = np.int64(load_i32(page + PAGE_ROWS))
+    keys = page + PAGE_KEYS
+    stride = match.page.record_bytes
+    records = keys + 8 * rows
+    for i in range(start, end):
+        word = at(match.work, 2 * i)
+        key = load_i64(slot_address(waiting, word >> 32))
+        low = lower_bound_keys(keys, rows, word & 0xFFFFFFFF, key) if rows > 0 else np.int64(0)
+        record = records + low * stride
+        prefetch(record)
+        if stride > 64:
+            prefetch(record + 64)
+        if stride > 128:
+            prefetch(record + 128)
+        store_i64(match.work + 16 * i + 8, low)
+
+
+@inlined
+def join_rows(
     match: Any,
     out: Any,
     waiting: Any,
@@ -304,15 +360,11 @@ def join_page(
     index: Any,
     page: int,
     number: int,
+    start: int,
+    end: int,
     now: int,
 ) -> int:
-    """Join the rows that wait for a page with it: IDLE when all are done, FULL without room.
-
-    Nothing is lost when the output is full: the rows that were not reached keep waiting.
-    """
-    tail = np.int64(load_i32(waiting.tail + 4 * number))
-    if tail < 0:
-        return IDLE
+    """Join collected rows with their page; the place of the first that found no room, else `end`."""
     rows = np.int64(load_i32(page + PAGE_ROWS))
     keys = page + PAGE_KEYS
     stride = match.page.record_bytes
@@ -321,44 +373,34 @@ def join_page(
     hashed = match.page_key.count > 0
     caching = cache.limit > 0
     goes_on = continues(index, number)
-    begun = is_continued(index, number)
     touched = 0
-    slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))
-    store_i32(waiting.tail + 4 * number, np.int32(-1))
-    while True:
+    done = start
+    while done < end:
+        slot = at(match.work, 2 * done) >> 32
+        low = at(match.work, 2 * done + 1)
         row = slot_address(waiting, slot)
-        following = np.int64(load_i32(row + LINK))
         key = load_i64(row)
-        low = lower_bound_keys(keys, rows, key) if rows > 0 else 0
         high = low
         while high < rows and load_i64(keys + 8 * high) == key:
             high += 1
-        row_blob, stream_bytes = 0, 0
+        row_blob, stream_bytes = np.int64(0), np.int64(0)
         if waiting.blob_at >= 0:
             stream_bytes = blob_length(out.stream, row)
             row_blob = row_blob_address(waiting, out.stream, row)
-        heap = stream_bytes
+        heap = stream_bytes * max(high - low, 1)
         if strings and match.pairs != 0:
-            heap = 0
             for r in range(low, high):
-                heap += heap_for(match, stream_bytes, match.page, records + r * stride)
-        elif high - low > 1:
-            heap = stream_bytes * (high - low)
-        if not has_room(out, max(high - low, 1), max(heap, stream_bytes)):
+                heap += wanted_length(match.page, records + r * stride)
+        if not has_room(out, max(high - low, 1), heap):
             match.needed = heap
-            store_i32(slot_address(waiting, tail) + LINK, np.int32(slot))
-            store_i32(waiting.tail + 4 * number, np.int32(tail))
-            _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
-            return FULL
+            break
         met = False
         for r in range(low, high):
             record = records + r * stride
-            blob = 0
+            blob = np.int64(0)
             if strings:
                 blob = page + np.int64(load_u32(record + match.page.blob_at))
-            if hashed and not same_key(
-                match.row_key, row, row_blob, match.page_key, record, blob
-            ):
+            if hashed and not same_key(match.row_key, row, row_blob, match.page_key, record, blob):
                 continue
             if match.pairs != 0:
                 emit(out, row, row_blob, match.page, record, blob)
@@ -373,9 +415,9 @@ def join_page(
         if met and not before:
             mark_met(waiting, row)
             if match.keep_matched != 0:
-                emit(out, row, row_blob, match.page, 0, 0)
+                emit(out, row, row_blob, match.nothing, 0, 0)
         if high == rows and high > low and goes_on:
-            append(waiting, number + 1, slot)
+            hang(waiting, number + 1, slot)
         else:
             if met or before:
                 match.matched += 1
@@ -383,11 +425,90 @@ def join_page(
                 emit_unmatched(match, out, row, row_blob)
             note_latency(match, waiting, slot, now)
             free_slot(waiting, slot)
-        if slot == tail:
-            break
-        slot = following
-    _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
-    return IDLE
+        done += 1
+    if caching:
+        begun = is_continued(index, number)
+        _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
+    return done
+
+
+@inlined
+def hang_back(match: Any, waiting: Any, number: int, start: int, end: int) -> None:
+    """Rows that were collected and not joined wait for their page again."""
+    for i in range(start, end):
+        hang(waiting, number, at(match.work, 2 * i) >> 32)
+
+
+@inlined
+def join_pages(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    index: Any,
+    buffer: int,
+    page_bytes: int,
+    first: int,
+    count: int,
+    now: int,
+) -> int:
+    """Join the rows that wait for some neighbouring pages; how many pages are done.
+
+    Rows are collected from many pages, found, and joined in three passes, so that the processor
+    waits for many of their cache lines at once. Nothing is lost when the output is full: the rows
+    that were not reached keep waiting.
+    """
+    done = 0
+    while done < count:
+        # As many pages as the work list takes.
+        ahead = min(count, done + PAGES_AHEAD)
+        for i in range(done, ahead):
+            slot = np.int64(load_i32(waiting.tail + 4 * (first + i)))
+            if slot >= 0:
+                prefetch(slot_address(waiting, slot))
+                prefetch(buffer + i * page_bytes)
+        row = 0
+        last = done
+        while last < ahead and row < WORK_ROWS:
+            store_i64(match.ends + 8 * (last - done), row)
+            row = collect_rows(waiting, match, buffer + last * page_bytes, first + last, row)
+            last += 1
+        store_i64(match.ends + 8 * (last - done), row)
+        for i in range(done, last):
+            start, end = at(match.ends, i - done), at(match.ends, i - done + 1)
+            find_rows(waiting, match, buffer + i * page_bytes, start, end)
+        base = done
+        for i in range(base, last):
+            start, end = at(match.ends, i - base), at(match.ends, i - base + 1)
+            page, number = buffer + i * page_bytes, first + i
+            if start < end:
+                reached = join_rows(
+                    match, out, waiting, cache, index, page, number, start, end, now
+                )
+                if reached < end:
+                    hang_back(match, waiting, number, reached, end)
+                    for k in range(i + 1, last):
+                        start, end = at(match.ends, k - base), at(match.ends, k - base + 1)
+                        hang_back(match, waiting, first + k, start, end)
+                    return i
+            # Rows that did not fit the list, and rows whose key goes on here.
+            while load_i32(waiting.tail + 4 * number) >= 0:
+                if i + 1 < last:
+                    # The list is in use by the pages behind: let them wait, and come back.
+                    for k in range(i + 1, last):
+                        start, end = at(match.ends, k - base), at(match.ends, k - base + 1)
+                        hang_back(match, waiting, first + k, start, end)
+                    last = i + 1
+                end = collect_rows(waiting, match, page, number, 0)
+                find_rows(waiting, match, page, 0, end)
+                reached = join_rows(match, out, waiting, cache, index, page, number, 0, end, now)
+                if reached < end:
+                    hang_back(match, waiting, number, reached, end)
+                    return i
+            done = i + 1
+            if done == last:
+                break
+    return done
 
 
 @inlined
@@ -451,12 +572,22 @@ def join_runs(
             return BROKEN
         first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
         start = load_i64(request + REQ_BUFFER)
-        while progress[2] < count:
-            page = first + progress[2]
-            address = start + progress[2] * size
-            if join_page(match, out, waiting, cache, index, address, page, now) == FULL:
-                return FULL
-            progress[2] += 1
+        done = progress[2]
+        done += join_pages(
+            match,
+            out,
+            waiting,
+            cache,
+            index,
+            start + done * size,
+            size,
+            first + done,
+            count - done,
+            now,
+        )
+        if done < count:
+            progress[2] = done
+            return FULL
         progress[2] = 0
         give_back(ring)
 
@@ -465,7 +596,7 @@ def join_runs(
 def export_rows(
     match: Any, out: Any, waiting: Any, pages: npt.NDArray[np.int32], met: npt.NDArray[np.uint8]
 ) -> int:
-    """Write all waiting rows to the output, oldest first in each chain; bytes that they need.
+    """Write all waiting rows to the output; the bytes that their byte strings need.
 
     Nothing is written when the output's heap has fewer bytes than that.
     """
@@ -475,12 +606,9 @@ def export_rows(
         if write == 1 and needed > out.heap_room:
             break
         for bucket in range(waiting.buckets):
-            tail = np.int64(load_i32(waiting.tail + 4 * bucket))
-            if tail < 0:
-                continue
-            slot = tail
-            while True:
-                slot = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+            top = np.int64(load_i32(waiting.tail + 4 * bucket))
+            slot = top
+            while slot >= 0:
                 row = slot_address(waiting, slot)
                 if write == 1:
                     blob = row_blob_address(waiting, out.stream, row)
@@ -490,8 +618,7 @@ def export_rows(
                 elif waiting.blob_at >= 0:
                     needed += blob_length(out.stream, row)
                 n += 1
-                if slot == tail:
-                    break
+                slot = np.int64(load_i32(row + LINK))
     return needed
 
 
@@ -516,7 +643,7 @@ def import_rows(
             return i
         if met[i] != 0:
             mark_met(waiting, address)
-        append(waiting, np.int64(pages[i]), slot)
+        hang(waiting, np.int64(pages[i]), slot)
         if slot % SAMPLE == 0:
             store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
     return keys.size

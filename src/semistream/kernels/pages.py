@@ -107,33 +107,37 @@ def page_checksum(page: int, page_bytes: int) -> int:
 
 
 @inlined
-def lower_bound_keys(keys: int, count: int, key: int) -> int:
-    """First of `count` sorted keys at address `keys` that is not below `key`.
+def guess_position(keys: int, count: int, low: int, high: int, key: int) -> int:
+    """Where `key` should lie among `count` sorted keys from `low` to `high`, if they are even.
 
-    Guesses by interpolation (keys of a page are integers in a row, or hashes), then gallops.
+    Keys of a page are integers in a row or hashes, so the guess is mostly right to a cache line.
     """
-    low, high = load_i64(keys), load_i64(keys + 8 * (count - 1))
-    if key <= low:
+    if key <= low or high <= low:
         return 0
-    if key > high:
-        return count
-    # low < key <= high: the answer is in [1, count - 1]
+    if key >= high:
+        return count - 1
     share = (np.float64(key) - np.float64(low)) / (np.float64(high) - np.float64(low))
-    guess = min(max(np.int64(share * (count - 1)), 1), count - 1)
+    return min(np.int64(share * (count - 1)), count - 1)
+
+
+@inlined
+def lower_bound_keys(keys: int, count: int, guess: int, key: int) -> int:
+    """First of `count` sorted keys at address `keys` that is not below `key`: gallops from a guess."""
+    lower, upper = np.int64(-1), count
     if load_i64(keys + 8 * guess) >= key:
         upper = guess
         step = 1
-        while load_i64(keys + 8 * max(upper - step, 0)) >= key:
-            upper = max(upper - step, 0)
+        while upper - step >= 0 and load_i64(keys + 8 * (upper - step)) >= key:
+            upper -= step
             step += step
-        lower = max(upper - step, 0)
+        lower = max(upper - step, -1)
     else:
         lower = guess
         step = 1
-        while load_i64(keys + 8 * min(lower + step, count - 1)) < key:
-            lower = min(lower + step, count - 1)
+        while lower + step < count and load_i64(keys + 8 * (lower + step)) < key:
+            lower += step
             step += step
-        upper = min(lower + step, count - 1)
+        upper = min(lower + step, count)
     while upper - lower > 1:
         middle = (lower + upper) >> 1
         if load_i64(keys + 8 * middle) >= key:

@@ -1,9 +1,11 @@
 """Kernels for waiting stream rows: slots, chains of slots, and blocks for byte strings.
 
 A *slot* holds one stream row as a record with its prefix: key64, then the link. Slots that share a
-bucket (a page of the master, or a hash of the key) form a circular chain of links: `tail[bucket]`
-is the youngest slot, its link the oldest, so both ends are reached with four bytes a bucket. Free
-slots form a list through the same links.
+bucket form a chain through their links, with four bytes a bucket for the slot at its end. Joins
+with an index have a bucket per page and take whole chains at once: there a chain is a stack, and
+nothing but its new slot is touched by `hang`. Joins that scan have a bucket per hash of the key
+and let rows go in the order in which they came: there a chain is a ring (`append`, `pop_oldest`),
+whose end links back to its oldest slot. Free slots form a list through the same links.
 
 Byte strings of a row lie in *blocks* of 32 bytes, 28 of them content and 4 the next block.
 """
@@ -82,8 +84,16 @@ def free_slot(waiting: Any, slot: int) -> None:
 
 
 @inlined
+def hang(waiting: Any, bucket: int, slot: int) -> None:
+    """Put a slot on top of a bucket's stack."""
+    top = waiting.tail + 4 * bucket
+    store_i32(slot_address(waiting, slot) + LINK, load_i32(top))
+    store_i32(top, np.int32(slot))
+
+
+@inlined
 def append(waiting: Any, bucket: int, slot: int) -> None:
-    """Put a slot at the young end of a bucket's chain."""
+    """Put a slot at the young end of a bucket's ring."""
     address = slot_address(waiting, slot) + LINK
     tail = np.int64(load_i32(waiting.tail + 4 * bucket))
     if tail < 0:
@@ -97,7 +107,7 @@ def append(waiting: Any, bucket: int, slot: int) -> None:
 
 @inlined
 def pop_oldest(waiting: Any, bucket: int) -> int:
-    """Take the oldest slot off a chain that is not empty."""
+    """Take the oldest slot off a ring that is not empty."""
     tail = np.int64(load_i32(waiting.tail + 4 * bucket))
     tail_address = slot_address(waiting, tail) + LINK
     oldest = np.int64(load_i32(tail_address))

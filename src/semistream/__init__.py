@@ -1,0 +1,32 @@
+"""semistream: join a fast stream with a master table that is too big for memory."""
+
+from semistream.core.budget import MemoryBudget, MemoryPlan
+from semistream.core.clock import Clock, SystemClock
+from semistream.core.errors import SemiStreamError
+from semistream.core.join import SemiStreamJoin, Snapshot
+from semistream.core.stats import JoinStats
+from semistream.joins.api import JoinedStream, join
+from semistream.joins.registry import list_joins, make_join
+from semistream.store.build import build_master
+from semistream.store.file import FileMaster, open_master
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Clock",
+    "FileMaster",
+    "JoinStats",
+    "JoinedStream",
+    "MemoryBudget",
+    "MemoryPlan",
+    "SemiStreamError",
+    "SemiStreamJoin",
+    "Snapshot",
+    "SystemClock",
+    "__version__",
+    "build_master",
+    "join",
+    "list_joins",
+    "make_join",
+    "open_master",
+]
