@@ -13,6 +13,7 @@ from semistream.joins.operator import MET, PAGE, Operator
 from semistream.joins.output import OutputBuffer
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.cache import find_all
+from semistream.kernels.frames import FRAMES
 from semistream.kernels.matching import (
     BROKEN,
     PAGES_AHEAD,
@@ -22,7 +23,9 @@ from semistream.kernels.matching import (
     join_runs,
     take_in,
 )
+from semistream.kernels.planning import runs_from
 from semistream.kernels.rows import longest_blob
+from semistream.kernels.struct import Struct
 
 INTAKE_ROWS = 8192
 """Rows looked up together on their way in."""
@@ -40,6 +43,7 @@ class IndexedJoin(Operator):
 
     waiting: WaitingRows
     cache: TupleCache
+    frames: Struct
 
     def bind_kernels(self) -> None:
         """Make the records that kernels share, after everything is allocated."""
@@ -49,6 +53,8 @@ class IndexedJoin(Operator):
         self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
+        if not hasattr(self, "frames"):
+            self.frames = Struct(FRAMES)
         self._found = np.empty(INTAKE_ROWS, np.int32)
         self._pages = np.empty(INTAKE_ROWS, np.int32)
         self._runs = np.zeros((RUNS, 2), np.int64)
@@ -117,6 +123,7 @@ class IndexedJoin(Operator):
             self.cache.state.kernel,
             self.master.index.kernel,
             reader.ring.kernel,
+            self.frames.kernel,
             self._runs,
             self._progress,
             self.clock.now_ns(),
@@ -132,6 +139,17 @@ class IndexedJoin(Operator):
         self._runs[:left] = self._runs[submitted:given]
         self._runs[left : left + len(runs)] = runs
         self._progress[0], self._progress[1] = 0, left + len(runs)
+
+    def with_continued(
+        self, pages: npt.NDArray[np.int64], span: int, longest: int
+    ) -> npt.NDArray[np.int64]:
+        """Runs over the partitions of `span` pages that hold some pages, and on while a key goes on.
+
+        At most `longest` pages a run: rows whose key goes on beyond it come back to the queue.
+        """
+        runs = np.empty((len(pages), 2), np.int64)
+        runs_from(self.master.index.kernel, pages, span, longest, runs)
+        return runs if span == 1 else np.unique(runs, axis=0)
 
     @property
     def runs_left(self) -> int:

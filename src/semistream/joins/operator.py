@@ -161,6 +161,12 @@ class Operator(SemiStreamJoin):
             return batches[0] if batches else None
         return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
+    def _set_aside(self) -> None:
+        """Move the results in the output behind those that were restored, to make room."""
+        if self._out is not None and self._out.pending:
+            self._restored = self.peek()
+            self._out.take()
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -8,13 +8,18 @@ import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, parse_bytes, type_of_size
 from semistream.core.clock import Clock, SystemClock
-from semistream.core.errors import OptionError, unknown_name
+from semistream.core.errors import unknown_name
 from semistream.joins.binding import Binding, On
+from semistream.joins.hybridjoin import HybridJoin
+from semistream.joins.inlj import IndexNestedLoopJoin
+from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.sweepjoin import SweepJoin
 from semistream.store.file import FileMaster, open_master
 
-JOINS: dict[str, type[Operator]] = {join.name: join for join in (SweepJoin,)}
+JOINS: dict[str, type[Operator]] = {
+    join.name: join for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SweepJoin)
+}
 
 DEFAULT = "sweepjoin"
 """What `auto` is."""
@@ -47,6 +52,3 @@ def make_join(
     binding = Binding.of(schema, opened, on, how, columns)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
     return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
-
-
-__all__ = ["JOINS", "OptionError", "list_joins", "make_join"]

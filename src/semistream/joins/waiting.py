@@ -61,11 +61,18 @@ class WaitingRows:
     """Slots for waiting rows, and the chains of `buckets` that they hang on.
 
     Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
-    kept for rows that pass through without waiting.
+    kept for rows that pass through without waiting. With `queue` the buckets that are not empty
+    are listed in the order in which they ceased to be.
     """
 
     def __init__(
-        self, binding: Binding, buckets: int, capacity_bytes: int, blob_bytes: float = 0.0
+        self,
+        binding: Binding,
+        buckets: int,
+        capacity_bytes: int,
+        blob_bytes: float = 0.0,
+        *,
+        queue: bool = False,
     ) -> None:
         layout = binding.layout
         self.stride = layout.record_bytes
@@ -94,6 +101,9 @@ class WaitingRows:
             limit=1,
             used=1,
         )
+        if queue:
+            self.state.queue = np.zeros(max(buckets, 1), np.int32)
+            self.state.queued = np.zeros(max(buckets, 1), np.uint8)
         self.heap: BlockHeap | None = None
         if layout.has_bytes:
             self.heap = BlockHeap(self.state.blocks, capacity_bytes // BLOCK_BYTES)

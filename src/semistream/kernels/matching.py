@@ -27,6 +27,7 @@ from semistream.kernels.cache import (
     set_word,
     word_at,
 )
+from semistream.kernels.frames import frame_address, keep_page
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import (
     at,
@@ -542,6 +543,42 @@ def _settle(
 
 
 @kernel
+def join_framed(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    index: Any,
+    frames: Any,
+    pages: _I64,
+    count: int,
+    now: int,
+) -> int:
+    """Join the pages that are in the buffer pool; those that are not stay in `pages`, their number.
+
+    Pages that found no room in the output stay as well.
+    """
+    left = 0
+    full = False
+    for i in range(count):
+        address = frame_address(frames, pages[i])
+        if address != 0 and not full:
+            before = match.matched + match.unmatched
+            done = join_pages(
+                match, out, waiting, cache, index, address, frames.page_bytes, pages[i], 1, now
+            )
+            joined = match.matched + match.unmatched - before
+            match.hits += joined
+            match.misses -= joined
+            full = done == 0
+            if not full:
+                continue
+        pages[left] = pages[i]
+        left += 1
+    return left
+
+
+@kernel
 def join_runs(
     match: Any,
     out: Any,
@@ -549,6 +586,7 @@ def join_runs(
     cache: Any,
     index: Any,
     ring: Any,
+    frames: Any,
     runs: _I64,
     progress: _I64,
     now: int,
@@ -557,7 +595,8 @@ def join_runs(
 
     `runs` has the first page and the number of pages of each; `progress`: runs submitted, runs
     given, pages of the oldest run done. FULL: call again with an emptied output; IDLE: all runs
-    are done; BROKEN: a read failed (the ring says which).
+    are done; BROKEN: a read failed (the ring says which). Pages are kept in the buffer pool, if
+    `frames` has any.
     """
     size = ring.page_bytes
     while True:
@@ -589,6 +628,8 @@ def join_runs(
             progress[2] = done
             return FULL
         progress[2] = 0
+        for i in range(count if frames.count > 0 else 0):
+            keep_page(frames, first + i, start + i * size)
         give_back(ring)
 
 

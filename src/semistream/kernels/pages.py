@@ -203,13 +203,16 @@ def page_of(index: Any, key: int) -> int:
     start, end = at(index.shard_start, shard), at(index.shard_start, shard + 1)
     if start == end:
         return -1
-    wanted = key - index.base
+    wanted = key
     if index.narrow != 0:
         if key < index.base:
             return -1
-        # Above 32 bits there is no page boundary any more: the last page is the only candidate.
-        if wanted < 0 or wanted > 0xFFFFFFFF:
+        # Unsigned, because the distance of two keys may need all 64 bits.
+        distance = np.uint64(key) - np.uint64(index.base)
+        if distance > np.uint64(0xFFFFFFFF):
+            # Beyond 32 bits no page begins: the last page is the only candidate.
             return end - 1
+        wanted = np.int64(distance)
     page = _lower_bound_index(index, start, end, wanted)
     if page < end and first_of(index, page) == wanted and not is_continued(index, page):
         return page

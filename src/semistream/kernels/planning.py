@@ -120,3 +120,22 @@ def greedy_runs(pages: _I64, gap: int, longest: int, runs: _I64) -> int:
         count += 1
         j = i + 1
     return count
+
+
+@kernel
+def runs_from(index: Any, pages: _I64, span: int, longest: int, runs: _I64) -> None:
+    """The partition of `span` pages that holds each page, and more while its last key goes on.
+
+    Partitions are aligned within their shard, and so are runs.
+    """
+    for i in range(pages.size):
+        shard = 0
+        while at(index.shard_start, shard + 1) <= pages[i]:
+            shard += 1
+        start = at(index.shard_start, shard)
+        first = start + (pages[i] - start) // span * span
+        stop = at(index.shard_start, shard + 1)
+        end = min(first + span, stop)
+        while end < stop and end - first < longest and is_continued(index, end):
+            end += 1
+        runs[i, 0], runs[i, 1] = first, end - first

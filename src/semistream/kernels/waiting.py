@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import copy_bytes, load_i32, load_u8, store_i32, store_u8
@@ -35,11 +36,14 @@ BLOCKS = struct_type("data free fresh limit used")
 """A heap of blocks: first free one (-1: none), never used from `fresh` on, how many may be used."""
 
 WAITING = struct_type(
-    "rows stride tail buckets arrived scratch blob_at flag_at flag_bit free fresh limit used",
+    "rows stride tail buckets arrived scratch blob_at flag_at flag_bit free fresh limit used "
+    "queue queued queue_start queue_length",
     blocks=BLOCKS,
 )
 """Waiting rows: slots at `rows`, chains at `tail`. `flag_at` and `flag_bit` say where a row notes
-that it has met a partner. Slot 0 is for rows that pass through; it counts as used for ever."""
+that it has met a partner. Slot 0 is for rows that pass through; it counts as used for ever.
+Where there is a `queue`, it lists the buckets in the order in which they ceased to be empty, and
+`queued` has a byte for each that is in it; one that was emptied meanwhile may still be listed."""
 
 
 PASSING = 0
@@ -89,6 +93,11 @@ def hang(waiting: Any, bucket: int, slot: int) -> None:
     top = waiting.tail + 4 * bucket
     store_i32(slot_address(waiting, slot) + LINK, load_i32(top))
     store_i32(top, np.int32(slot))
+    if waiting.queue != 0 and load_u8(waiting.queued + bucket) == 0:
+        store_u8(waiting.queued + bucket, np.uint8(1))
+        place = (waiting.queue_start + waiting.queue_length) % waiting.buckets
+        store_i32(waiting.queue + 4 * place, np.int32(bucket))
+        waiting.queue_length += 1
 
 
 @inlined
@@ -201,6 +210,21 @@ def write_slot(waiting: Any, columns: Any, row: int, slot: int) -> bool:
         store_i32(address + waiting.blob_at, np.int32(max(first, -1)))
         return first != -2
     return True
+
+
+@kernel
+def take_oldest(waiting: Any, out: npt.NDArray[np.int64]) -> int:
+    """Take buckets off the front of the queue, as many as `out` holds; how many were not empty."""
+    count = 0
+    while count < out.size and waiting.queue_length > 0:
+        bucket = np.int64(load_i32(waiting.queue + 4 * waiting.queue_start))
+        waiting.queue_start = (waiting.queue_start + 1) % waiting.buckets
+        waiting.queue_length -= 1
+        store_u8(waiting.queued + bucket, np.uint8(0))
+        if load_i32(waiting.tail + 4 * bucket) >= 0:
+            out[count] = bucket
+            count += 1
+    return count
 
 
 @kernel

@@ -84,6 +84,11 @@ class FileMaster:
         """Memory of the index, charged to the budget of every join that uses it."""
         return int(self.index.array("first").nbytes + self._continued.nbytes)
 
+    def shard_ranges(self) -> list[tuple[int, int]]:
+        """First page and the page after the last of every shard."""
+        starts = self._shard_start.tolist()
+        return list(zip(starts[:-1], starts[1:], strict=True))
+
     def locate(self, keys: npt.NDArray[np.int64], out: npt.NDArray[np.int32]) -> None:
         """The first page that can hold each key; -1 where there is none."""
         locate(self.index.kernel, keys, out)

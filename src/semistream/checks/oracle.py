@@ -1,0 +1,120 @@
+"""What a join must give, computed by DuckDB, and the comparison with what it gave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import duckdb
+import pyarrow as pa
+
+COMPARABLE = "\u2261key"
+"""A column of the oracle's own, where key columns cannot be compared by SQL as they are."""
+
+SHOWN = 5
+"""Rows of a difference that an error shows."""
+
+
+class Oracle:
+    """A DuckDB database that holds expected results and compares others with them.
+
+    Results are compared as multisets: the order of rows and their division into batches is the
+    join's own affair.
+    """
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config={"threads": "2"})
+        self._expected: dict[str, int] = {}
+
+    def expect(
+        self,
+        name: str,
+        stream: pa.Table,
+        master: pa.Table,
+        on: Mapping[str, str],
+        how: str,
+        columns: Sequence[str],
+        comparable: tuple[pa.Array, pa.Array] | None = None,
+    ) -> str:
+        """Compute a join once and keep it as `name`.
+
+        `on` maps stream columns to master columns, `columns` are the master's in the result.
+        `comparable` replaces the keys in the comparison, row by row, where SQL would not compare
+        them exactly: values beyond the other side's type, for example.
+        """
+        if name in self._expected:
+            return name
+        pairs = dict(on)
+        selected = [f"s.{_quoted(column)}" for column in stream.column_names]
+        taken = set(stream.column_names)
+        for column in columns:
+            alias = column
+            while alias in taken:
+                alias += "_master"
+            taken.add(alias)
+            selected.append(f"m.{_quoted(column)} AS {_quoted(alias)}")
+        if comparable is not None:
+            stream = stream.append_column(COMPARABLE, comparable[0])
+            master = master.append_column(COMPARABLE, comparable[1])
+            pairs = {COMPARABLE: COMPARABLE}
+        equal = " AND ".join(f"s.{_quoted(a)} = m.{_quoted(b)}" for a, b in pairs.items())
+        source = {
+            "inner": f"s JOIN m ON {equal}",
+            "left": f"s LEFT JOIN m ON {equal}",
+            "semi": f"s WHERE EXISTS (SELECT 1 FROM m WHERE {equal})",
+            "anti": f"s WHERE NOT EXISTS (SELECT 1 FROM m WHERE {equal})",
+        }[how]
+        self._connection.register("s", stream)
+        self._connection.register("m", master)
+        query = f"CREATE TABLE {_quoted(name)} AS SELECT {', '.join(selected)} FROM {source}"
+        self._connection.execute(query)
+        self._connection.unregister("s")
+        self._connection.unregister("m")
+        self._expected[name] = self._number(f"SELECT count(*) FROM {_quoted(name)}")
+        return name
+
+    def assert_equal(self, actual: pa.Table, expected: str, what: str) -> None:
+        """Raise unless `actual` has exactly the rows that were expected under that name."""
+        wanted = self._expected[expected]
+        self._connection.register("actual", actual)
+        try:
+            missing = f"SELECT * FROM {_quoted(expected)} EXCEPT ALL SELECT * FROM actual"
+            count = self._number(f"SELECT count(*) FROM ({missing})")
+            if count == 0 and actual.num_rows == wanted:
+                return
+            surplus = f"SELECT * FROM actual EXCEPT ALL SELECT * FROM {_quoted(expected)}"
+            lost, more = self._some(missing), self._some(surplus)
+        finally:
+            self._connection.unregister("actual")
+        raise AssertionError(
+            f"{what}: {actual.num_rows} rows where {wanted} were expected\n"
+            f"missing, for example: {lost}\nsurplus, for example: {more}"
+        )
+
+    def close(self) -> None:
+        """Free the database."""
+        self._connection.close()
+
+    def __enter__(self) -> Oracle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _number(self, query: str) -> int:
+        row = self._connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def _some(self, query: str) -> list[tuple[object, ...]]:
+        return self._connection.execute(f"{query} LIMIT {SHOWN}").fetchall()
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'

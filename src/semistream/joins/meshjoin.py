@@ -1,0 +1,40 @@
+"""MESHJOIN: the stream meshed with a circular scan of the master."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semistream.core.budget import parse_bytes, type_of_size
+from semistream.core.join import Traits
+from semistream.joins.scanning import CHUNK_BYTES, ScanJoin
+
+
+class MeshJoin(ScanJoin):
+    """MESHJOIN (Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell, TKDE 2008, §3).
+
+    R is read in a circle, chunk by chunk (b pages each, k chunks); with each chunk w stream rows
+    enter the hash table H and the queue Q, and those that entered k iterations ago leave: they have
+    met all of R. Needs no index, no order and no unique key, and cares little about skew.
+
+    One iteration (`step`): read a chunk, let the rows that were pushed join H and Q, probe H with
+    every row of the chunk, then expire the oldest batch.
+
+    Names: b is `chunk_pages`, k is `chunks`, w is `rows_per_batch`; Q is the order of the slots.
+
+    Departures: the last chunk may be short (the paper assumes k·b = N_R); batches may be short or
+    empty, so that a pause cannot hold back rows already accepted; a batch expires right after its
+    last chunk, which frees its memory one iteration earlier than Fig. 4; the next chunk is read
+    ahead while one is probed, which takes a second buffer; exactly the batch's rows expire, and a
+    row that has met no partner by then is unmatched.
+    """
+
+    name = "meshjoin"
+    traits = Traits(
+        paper="Polyzotis et al., TKDE 2008",
+        idea="scan the master in a circle; each row stays until it has met all of it",
+        needs_index=False,
+    )
+
+    def __init__(self, *args: Any, chunk: type_of_size = CHUNK_BYTES, **options: Any) -> None:
+        self.chunk_bytes = parse_bytes(chunk, what="chunk")
+        super().__init__(*args, **options)

@@ -1,0 +1,55 @@
+"""Kernels for a buffer pool: pages of the master kept in memory, replaced by the clock algorithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from semistream.kernels.jit import inlined
+from semistream.kernels.memory import (
+    at,
+    copy_bytes,
+    load_i32,
+    load_u8,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from semistream.kernels.struct import struct_type
+
+FRAMES = struct_type("data page_bytes count frame_of page_in touched hand used")
+"""The pool: `frame_of` gives the frame of every page or -1 (32-bit), `page_in` the page of every
+frame or -1 (64-bit), `touched` has a byte per frame, `hand` is the clock's."""
+
+
+@inlined
+def frame_address(frames: Any, page: int) -> int:
+    """Where a page lies in the pool, or 0; finding it counts as a use."""
+    if frames.count == 0:
+        return 0
+    frame = np.int64(load_i32(frames.frame_of + 4 * page))
+    if frame < 0:
+        return 0
+    store_u8(frames.touched + frame, np.uint8(1))
+    return frames.data + frame * frames.page_bytes
+
+
+@inlined
+def keep_page(frames: Any, page: int, origin: int) -> None:
+    """Copy a page into the pool; the first one not used since the hand last passed gives way."""
+    if frames.count == 0 or load_i32(frames.frame_of + 4 * page) >= 0:
+        return
+    while load_u8(frames.touched + frames.hand) != 0:
+        store_u8(frames.touched + frames.hand, np.uint8(0))
+        frames.hand = (frames.hand + 1) % frames.count
+    frame = frames.hand
+    frames.hand = (frames.hand + 1) % frames.count
+    old = at(frames.page_in, frame)
+    if old >= 0:
+        store_i32(frames.frame_of + 4 * old, np.int32(-1))
+    else:
+        frames.used += 1
+    copy_bytes(frames.data + frame * frames.page_bytes, origin, frames.page_bytes)
+    store_i64(frames.page_in + 8 * frame, page)
+    store_i32(frames.frame_of + 4 * page, np.int32(frame))

@@ -1,0 +1,251 @@
+"""Kernels for joins that scan the master: rows wait in hash rings and meet every page once.
+
+Slots are used in a circle, from slot 1 on: rows leave in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from semistream.kernels.jit import inlined, kernel
+from semistream.kernels.matching import (
+    BROKEN,
+    FULL,
+    IDLE,
+    emit_unmatched,
+    note_latency,
+    row_blob_address,
+    same_key,
+)
+from semistream.kernels.memory import load_i32, load_i64, load_u32, prefetch, store_i64
+from semistream.kernels.pages import PAGE_KEYS, PAGE_ROWS, bucket_of
+from semistream.kernels.reading import (
+    REQ_BUFFER,
+    REQ_COUNT,
+    give_back,
+    in_flight,
+    oldest,
+    submit,
+)
+from semistream.kernels.rows import blob_length, emit, has_room, pack_blob, pack_row, wanted_length
+from semistream.kernels.waiting import (
+    LINK,
+    PASSING,
+    SAMPLE,
+    append,
+    free_blob,
+    has_met,
+    mark_met,
+    pop_oldest,
+    slot_address,
+    slots_left,
+    write_slot,
+)
+
+_I64 = npt.NDArray[np.int64]
+
+P_SUBMITTED, P_GIVEN, P_PAGE, P_ROW, P_SLOT = range(5)
+"""Progress of a scan: runs submitted, runs given, and where it stopped in the oldest one: the page,
+the row in it and the waiting row that comes next (-1: the first of its ring)."""
+
+
+@inlined
+def _following(waiting: Any, slot: int) -> int:
+    return slot + 1 if slot + 1 < waiting.limit else np.int64(1)
+
+
+@kernel
+def enter(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    columns: Any,
+    keys: _I64,
+    valid: npt.NDArray[np.uint8],
+    met: npt.NDArray[np.uint8],
+    first: int,
+    most: int,
+    now: int,
+    entered: _I64,
+) -> int:
+    """Let rows wait, at most `most`; how many were accepted. `entered[0]` counts those that wait.
+
+    Rows without a key have no partner and do not wait. `met` has a flag per row, or is empty.
+    """
+    passing = slot_address(waiting, PASSING)
+    for i in range(keys.size):
+        if valid[i] == 0:
+            length = pack_row(columns, first + i, passing)
+            if not has_room(out, 1, length):
+                match.needed = length
+                return i
+            if waiting.blob_at >= 0 and length > 0:
+                pack_blob(columns, first + i, waiting.scratch)
+            emit_unmatched(match, out, passing, waiting.scratch)
+            match.null_keys += 1
+            continue
+        if entered[0] >= most or slots_left(waiting) <= 0:
+            return i
+        slot = waiting.fresh
+        store_i64(slot_address(waiting, slot), keys[i])
+        if not write_slot(waiting, columns, first + i, slot):
+            return i
+        if met.size > 0 and met[i] != 0:
+            mark_met(waiting, slot_address(waiting, slot))
+        waiting.fresh = _following(waiting, slot)
+        waiting.used += 1
+        append(waiting, bucket_of(keys[i], waiting.buckets), slot)
+        if slot % SAMPLE == 0:
+            store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
+        match.misses += 1
+        entered[0] += 1
+    return keys.size
+
+
+@kernel
+def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
+    """Let the `count` oldest rows go; fewer when the output is full. How many went."""
+    for i in range(count):
+        # `free` is the oldest slot of the circle here, not the head of a list.
+        slot = waiting.free
+        row = slot_address(waiting, slot)
+        if has_met(waiting, row):
+            match.matched += 1
+        else:
+            length = blob_length(out.stream, row) if waiting.blob_at >= 0 else np.int64(0)
+            if not has_room(out, 1, length):
+                match.needed = length
+                return i
+            emit_unmatched(match, out, row, row_blob_address(waiting, out.stream, row))
+        note_latency(match, waiting, slot, now)
+        pop_oldest(waiting, bucket_of(load_i64(row), waiting.buckets))
+        if waiting.blob_at >= 0:
+            free_blob(waiting.blocks, np.int64(load_i32(row + waiting.blob_at)))
+        waiting.free = _following(waiting, slot)
+        waiting.used -= 1
+    return count
+
+
+@inlined
+def _meet(
+    match: Any, out: Any, waiting: Any, slot: int, key: int, page: int, record: int
+) -> bool:
+    """Join a waiting row with a record of the same bucket; False if there is no room."""
+    row = slot_address(waiting, slot)
+    if load_i64(row) != key:
+        return True
+    blob = np.int64(0)
+    heap = np.int64(0)
+    row_blob = np.int64(0)
+    if match.page.blob_at >= 0:
+        blob = page + np.int64(load_u32(record + match.page.blob_at))
+        if match.pairs != 0:
+            heap += wanted_length(match.page, record)
+    if waiting.blob_at >= 0:
+        row_blob = row_blob_address(waiting, out.stream, row)
+        heap += blob_length(out.stream, row)
+    if match.page_key.count > 0 and not same_key(
+        match.row_key, row, row_blob, match.page_key, record, blob
+    ):
+        return True
+    if match.pairs != 0:
+        if not has_room(out, 1, heap):
+            match.needed = heap
+            return False
+        emit(out, row, row_blob, match.page, record, blob)
+    elif match.keep_matched != 0 and not has_met(waiting, row):
+        if not has_room(out, 1, heap):
+            match.needed = heap
+            return False
+        emit(out, row, row_blob, match.nothing, 0, 0)
+    mark_met(waiting, row)
+    return True
+
+
+@inlined
+def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -> bool:
+    """Probe the waiting rows with every row of a page; False if the output is full."""
+    rows = np.int64(load_i32(page + PAGE_ROWS))
+    keys = page + PAGE_KEYS
+    stride = match.page.record_bytes
+    records = keys + 8 * rows
+    for r in range(progress[P_ROW], rows):
+        ahead = r + 8
+        if ahead < rows:
+            bucket = bucket_of(load_i64(keys + 8 * ahead), waiting.buckets)
+            tail = np.int64(load_i32(waiting.tail + 4 * bucket))
+            if tail >= 0:
+                prefetch(slot_address(waiting, tail))
+        key = load_i64(keys + 8 * r)
+        tail = np.int64(load_i32(waiting.tail + 4 * bucket_of(key, waiting.buckets)))
+        if tail < 0:
+            continue
+        slot = progress[P_SLOT]
+        if slot < 0:
+            slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))
+        while True:
+            if not _meet(match, out, waiting, slot, key, page, records + r * stride):
+                progress[P_ROW], progress[P_SLOT] = r, slot
+                return False
+            if slot == tail:
+                break
+            slot = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+        progress[P_SLOT] = -1
+    progress[P_ROW] = 0
+    return True
+
+
+@kernel
+def probe_runs(
+    match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progress: _I64, wanted: int
+) -> int:
+    """Read on, and probe the next `wanted` runs; FULL, IDLE when done, BROKEN if a read failed.
+
+    `runs` may list more than that: they are read ahead. `wanted` counts from the oldest run that is
+    not finished; it is given back in `progress[5]`.
+    """
+    progress[5] = wanted
+    while True:
+        while progress[P_SUBMITTED] < progress[P_GIVEN]:
+            i = progress[P_SUBMITTED]
+            if not submit(ring, runs[i, 0], runs[i, 1]):
+                break
+            progress[P_SUBMITTED] += 1
+        if progress[5] == 0 or in_flight(ring) == 0:
+            return IDLE
+        request = oldest(ring)
+        if request == 0:
+            return BROKEN
+        start, count = load_i64(request + REQ_BUFFER), load_i64(request + REQ_COUNT)
+        while progress[P_PAGE] < count:
+            page = start + progress[P_PAGE] * ring.page_bytes
+            if not _probe_page(match, out, waiting, page, progress):
+                return FULL
+            progress[P_PAGE] += 1
+        progress[P_PAGE] = 0
+        progress[5] -= 1
+        give_back(ring)
+
+
+@kernel
+def export_circle(
+    match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
+) -> int:
+    """Write all waiting rows to the output in the order in which they came; see `export_rows`."""
+    needed = 0
+    for write in range(2):
+        if write == 1 and needed > out.heap_room:
+            break
+        slot = waiting.free
+        for n in range(waiting.used - 1):
+            row = slot_address(waiting, slot)
+            if write == 1:
+                emit(out, row, row_blob_address(waiting, out.stream, row), match.nothing, 0, 0)
+                met[n] = np.uint8(has_met(waiting, row))
+            elif waiting.blob_at >= 0:
+                needed += blob_length(out.stream, row)
+            slot = _following(waiting, slot)
+    return needed
