@@ -26,8 +26,11 @@ from semistream.core.errors import (
     SourceError,
     UnknownNameError,
 )
-from semistream.store import sources
-from semistream.store.sources import CSV_SAMPLE_ROWS, Source, open_source
+from semistream.store import csv as csv_reader
+from semistream.store.opened import Source
+from semistream.store.sources import open_source
+
+SAMPLE_ROWS = csv_reader.SAMPLE_ROWS
 
 
 def table(rows: int = 1000, begin: int = 0) -> pa.Table:
@@ -351,7 +354,7 @@ def test_big_parquet_row_groups_need_little_memory(tmp_path: Path) -> None:
 
 # -------------------------------------------------------------------------------- CSV: bad rows
 
-GOOD = "".join(f"{i},name {i},{i}.5\n" for i in range(CSV_SAMPLE_ROWS))
+GOOD = "".join(f"{i},name {i},{i}.5\n" for i in range(SAMPLE_ROWS))
 
 
 def write(path: Path, tail: str | bytes, head: str = "id,name,price\n" + GOOD) -> Path:
@@ -360,7 +363,7 @@ def write(path: Path, tail: str | bytes, head: str = "id,name,price\n" + GOOD) -
     return path
 
 
-TAIL_LINE = CSV_SAMPLE_ROWS + 2
+TAIL_LINE = SAMPLE_ROWS + 2
 BAD: dict[str, tuple[str | bytes, str, str]] = {
     "text for an integer": ("abc,n,1\n", "id", "'abc' is not of type int64"),
     "fraction for an integer": ("1.5,n,1\n", "id", "'1.5' is not of type int64"),
@@ -408,7 +411,7 @@ def test_bad_rows_are_collected_and_good_ones_go_on(tmp_path: Path, suffix: str)
     source = open_source(str(tmp_path / f"*{suffix}"), rejects=rejects)
     for _ in range(2):  # a second reading begins anew
         result = read(source)
-        assert result.num_rows == 2 * (CSV_SAMPLE_ROWS + len(BAD))
+        assert result.num_rows == 2 * (SAMPLE_ROWS + len(BAD))
         assert source.rejected_rows == 2 * len(BAD)
         with rejects.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
@@ -426,13 +429,13 @@ def test_bad_rows_are_collected_and_good_ones_go_on(tmp_path: Path, suffix: str)
 
 def test_a_row_with_two_bad_values_is_one_rejected_row(tmp_path: Path) -> None:
     source = open_source(write(tmp_path / "a.csv", "x,n,y\n"), rejects=tmp_path / "rejects.txt")
-    assert read(source).num_rows == CSV_SAMPLE_ROWS
+    assert read(source).num_rows == SAMPLE_ROWS
     assert source.rejected_rows == 1
 
 
 def test_values_of_columns_not_picked_are_not_looked_at(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", "x,n,1\n")
-    assert read(open_source(path, columns=["price"])).num_rows == CSV_SAMPLE_ROWS + 1
+    assert read(open_source(path, columns=["price"])).num_rows == SAMPLE_ROWS + 1
     with pytest.raises(BadRowError):
         read(open_source(write(path, "x,n\n"), columns=["price"]))
 
@@ -452,10 +455,10 @@ def test_a_clean_file_leaves_a_rejects_file_with_only_its_header(tmp_path: Path)
 
 def test_an_open_quote_costs_one_line_and_no_row_after_it(tmp_path: Path) -> None:
     after = "".join(f"{i},later {i},1.5\n" for i in range(100_000))
-    assert len(after) > 2 * sources.MAX_CSV_RECORD_BYTES // 2
+    assert len(after) > 2 * csv_reader.MAX_RECORD_BYTES // 2
     path = write(tmp_path / "a.csv", '7,"open,1.5\n' + after)
     source = open_source(path, rejects=tmp_path / "rejects.txt")
-    assert read(source).num_rows == CSV_SAMPLE_ROWS + 100_000
+    assert read(source).num_rows == SAMPLE_ROWS + 100_000
     assert source.rejected_rows == 1
 
 
@@ -471,13 +474,13 @@ def test_lines_count_as_an_editor_counts_them(tmp_path: Path) -> None:
 def test_rows_that_are_too_long_are_rejected_wherever_blocks_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "MAX_CSV_RECORD_BYTES", 3000)
+    monkeypatch.setattr(csv_reader, "MAX_RECORD_BYTES", 3000)
     lengths = [2990, 2998, 2999, 3000, 3001, 3100, 9000]
     text = "a,b\n" + "".join(f"{'x' * (n - 2)},1\n" for n in lengths for _ in range(5))
     path = tmp_path / "a.csv"
     path.write_text(text)
     for block in (16, 999, 4096, 1 << 20):
-        monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(csv_reader, "BLOCK_BYTES", block)
         source = open_source(path, rejects=tmp_path / "rejects.txt")
         found = [len(v) + 2 for v in read(source).column("a").to_pylist()]
         assert found == [n for n in lengths if n <= 3000 for _ in range(5)]
@@ -520,14 +523,14 @@ def test_numbers_that_would_merge_different_keys_stay_text(tmp_path: Path) -> No
 
 
 def test_a_misfit_within_the_sample_makes_text_and_later_a_bad_row(tmp_path: Path) -> None:
-    rows = [str(i) for i in range(CSV_SAMPLE_ROWS + 10)]
-    rows[CSV_SAMPLE_ROWS - 1] = "abc"
+    rows = [str(i) for i in range(SAMPLE_ROWS + 10)]
+    rows[SAMPLE_ROWS - 1] = "abc"
     assert types_of(tmp_path, *rows) == pa.string()
-    rows[CSV_SAMPLE_ROWS - 1], rows[CSV_SAMPLE_ROWS] = "5", "abc"
+    rows[SAMPLE_ROWS - 1], rows[SAMPLE_ROWS] = "5", "abc"
     rejects = tmp_path / "rejects.txt"
     assert types_of(tmp_path, *rows) == pa.int64()
     source = open_source(tmp_path / "types.csv", rejects=rejects)
-    assert read(source).num_rows == CSV_SAMPLE_ROWS + 9
+    assert read(source).num_rows == SAMPLE_ROWS + 9
     assert source.rejected_rows == 1
 
 
@@ -625,7 +628,7 @@ def test_what_pythons_writer_writes_is_read_back(
         writer.writerows(rows)
     types = {"a": pa.string(), "b": pa.string(), "c": pa.int64()}
     for block in EVERY_BLOCK:
-        monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(csv_reader, "BLOCK_BYTES", block)
         found = read(open_source(path, column_types=types, batch_rows=5))
         assert [tuple(r.values()) for r in found.to_pylist()] == rows
 
@@ -637,10 +640,10 @@ def test_any_bytes_are_rows_or_rejects_the_same_for_every_block_size(
 ) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"a,b\n" + raw)
-    monkeypatch.setattr(sources, "MAX_CSV_RECORD_BYTES", 40)
+    monkeypatch.setattr(csv_reader, "MAX_RECORD_BYTES", 40)
     results = []
     for block in EVERY_BLOCK:
-        monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+        monkeypatch.setattr(csv_reader, "BLOCK_BYTES", block)
         rejects = tmp_path / "rejects.txt"
         source = open_source(path, rejects=rejects)
         rows = read(source)

@@ -1,0 +1,6 @@
+"""Measuring the joins. Every benchmark verifies its output before it reports a number."""
+
+BENCHMARKS = {
+    "core": "every join on a master of products, warm, stream preloaded: rows/s, reads, memory",
+}
+"""What `semistream bench run` can run."""

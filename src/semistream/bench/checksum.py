@@ -20,6 +20,8 @@ def row_hashes(batch: pa.RecordBatch) -> _U64:
     end. The sum of all rows' hashes tells two results apart whatever the order of their rows.
     """
     hashes = np.zeros(batch.num_rows, np.uint64)
+    if batch.num_rows == 0:
+        return hashes
     position = 0
     for column in batch.columns:
         assert column.null_count == 0, "the checksum is for columns without nulls"
@@ -42,7 +44,7 @@ class Checksum:
         self.rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of a batch in."""
+        """Take in the rows of a batch."""
         self.value = (self.value + int(row_hashes(batch).sum(dtype=np.uint64))) % 2**64
         self.rows += batch.num_rows
 

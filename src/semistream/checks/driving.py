@@ -194,35 +194,56 @@ def run_through(run: Run, batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def smallest_memory(
-    make: JoinFactory, workspace: Workspace, case: Case, how: str, **arguments: Any
+    make: JoinFactory,
+    workspace: Workspace,
+    case: Case,
+    how: str,
+    batch_rows: int = BATCH_ROWS,
+    **arguments: Any,
 ) -> int:
     """The least budget that the join takes for a case, as its own errors say it."""
     memory = 1
-    first = cut(case.stream)[:1]
+    first = cut(case.stream, batch_rows)[:1]
     for _ in range(16):
-        try:
-            run = open_run(make, workspace, case, how, memory, **arguments)
-            with run.join:
-                for batch in first:
-                    run.push(batch)
+        refusal = _refusal(make, workspace, case, how, memory, first, arguments)
+        if refusal is None:
             return memory
-        except BudgetError as error:
-            found = re.search(r'memory="(\d+)"', error.hint)
-            assert found is not None, f"no minimum in the hint of: {error}"
-            least = int(found[1])
-            assert least > memory, f"the hint asks for no more than was given: {error}"
-            memory = least
+        found = re.search(r'memory="(\d+)"', refusal.hint)
+        assert found is not None, f"no minimum in the hint of: {refusal}"
+        assert int(found[1]) > memory, f"{memory} bytes were given and refused: {refusal}"
+        memory = int(found[1])
     raise AssertionError(f"{make.name} asks for more memory each time; last {memory} bytes")
 
 
-def budgets(make: JoinFactory, workspace: Workspace, case: Case, how: str) -> Iterator[int]:
+def _refusal(
+    make: JoinFactory,
+    workspace: Workspace,
+    case: Case,
+    how: str,
+    memory: int,
+    batches: Sequence[pa.RecordBatch],
+    arguments: Mapping[str, Any],
+) -> BudgetError | None:
+    try:
+        run = open_run(make, workspace, case, how, memory, **arguments)
+        with run.join:
+            for batch in batches:
+                run.push(batch)
+    except BudgetError as error:
+        return error
+    return None
+
+
+def budgets(
+    make: JoinFactory, workspace: Workspace, case: Case, how: str, batch_rows: int = BATCH_ROWS
+) -> Iterator[int]:
     """The smallest budget and one with plenty of room."""
     if case.stream.num_rows:
-        yield smallest_memory(make, workspace, case, how)
+        yield smallest_memory(make, workspace, case, how, batch_rows)
     yield ROOMY
 
 
-def check_case(
+def assert_case(
     make: JoinFactory,
     workspace: Workspace,
     case: Case,
@@ -234,7 +255,7 @@ def check_case(
 ) -> None:
     """Join a case for each kind of join, with little and with much memory, and compare."""
     for how in hows:
-        for memory in memories or budgets(make, workspace, case, how):
+        for memory in memories or budgets(make, workspace, case, how, batch_rows):
             what = f"{make.name}, {case.name}, {how}, {memory} bytes"
             run = open_run(make, workspace, case, how, memory, columns=columns)
             try:

@@ -107,9 +107,7 @@ class Oracle:
         self.close()
 
     def _number(self, query: str) -> int:
-        row = self._connection.execute(query).fetchone()
-        assert row is not None
-        return int(row[0])
+        return int(self._connection.execute(query).fetchall()[0][0])
 
     def _some(self, query: str) -> list[tuple[object, ...]]:
         return self._connection.execute(f"{query} LIMIT {SHOWN}").fetchall()

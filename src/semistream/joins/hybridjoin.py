@@ -49,7 +49,7 @@ class HybridJoin(QueuedJoin):
         super().__init__(*args, **options)
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
-        parts = self.queue_parts()
+        parts = self.queue_parts(blob_bytes)
         page = self.master.page_bytes
         pages = max(2 * self.partition_pages, min(32, self.budget.limit_bytes // 16 // page))
         parts["read buffer"] = pages * page

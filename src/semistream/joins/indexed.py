@@ -44,6 +44,8 @@ class IndexedJoin(Operator):
     waiting: WaitingRows
     cache: TupleCache
     frames: Struct
+    joining_ns: int = 0
+    """Time spent joining pages, without waiting for reads."""
 
     def bind_kernels(self) -> None:
         """Make the records that kernels share, after everything is allocated."""
@@ -51,6 +53,8 @@ class IndexedJoin(Operator):
         self.match.tally = self._tally
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
         self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
+        self.match.found = np.zeros(WORK_ROWS, np.int64)
+        self.match.active = np.zeros(PAGES_AHEAD, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
         if not hasattr(self, "frames"):
@@ -63,7 +67,7 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * (RUNS + WORK_ROWS) + 4096
+        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * RUNS + 24 * WORK_ROWS + 4096
 
     @property
     def rows_waiting(self) -> int:
@@ -116,6 +120,7 @@ class IndexedJoin(Operator):
         """Read and join the planned runs until all are done or the output is full."""
         reader = self._reader
         assert reader is not None and self._out is not None
+        start, waited = self.clock.now_ns(), reader.ring.wait_ns
         status = join_runs(
             self.match.kernel,
             self._out.out.kernel,
@@ -126,8 +131,9 @@ class IndexedJoin(Operator):
             self.frames.kernel,
             self._runs,
             self._progress,
-            self.clock.now_ns(),
+            start,
         )
+        self.joining_ns += self.clock.now_ns() - start - (reader.ring.wait_ns - waited)
         if status == BROKEN:
             raise reader.error()
         return int(status)
@@ -163,9 +169,7 @@ class IndexedJoin(Operator):
         return self.runs_left > 0 or self._reader.in_flight > 0
 
     def _need_scratch(self, size_bytes: int) -> None:
-        if size_bytes > self.waiting.scratch_bytes:
-            self.budget.set("scratch", self.scratch_bytes + size_bytes)
-            self.waiting.need_scratch(size_bytes)
+        self.need_scratch(self.waiting, size_bytes, self.scratch_bytes)
 
     # What survives a crash.
 

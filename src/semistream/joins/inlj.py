@@ -39,7 +39,7 @@ class IndexNestedLoopJoin(QueuedJoin):
     )
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
-        parts = self.queue_parts()
+        parts = self.queue_parts(blob_bytes)
         page = self.master.page_bytes
         read_pages = max(min(READ_PAGES, self.budget.limit_bytes // 16 // page), 2)
         parts["read buffer"] = read_pages * page

@@ -14,6 +14,7 @@ from semistream.core.join import SemiStreamJoin, Snapshot
 from semistream.core.stats import LATENCY_BUCKETS, JoinStats
 from semistream.joins.binding import Binding, no_fields
 from semistream.joins.output import OutputBuffer
+from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import MATCH
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
@@ -66,6 +67,7 @@ class Operator(SemiStreamJoin):
         self._out: OutputBuffer | None = None
         self._restored: pa.RecordBatch | None = None
         self._reader: PageReader | None = None
+        self._blob_bytes = 0.0
         self.plan = self.divide(0.0)
 
     # What a subclass does.
@@ -142,6 +144,7 @@ class Operator(SemiStreamJoin):
         return batch
 
     def finish(self) -> Iterator[pa.RecordBatch]:
+        self._check_open()
         while self.rows_waiting or self.pending:
             batch = self.step()
             if batch is not None:
@@ -234,8 +237,35 @@ class Operator(SemiStreamJoin):
         least = max(self.master.most_rows_per_page, 16)
         parts["output"] = min(max(rows, least), MOST_OUTPUT_ROWS) * row
         if self._has_strings():
-            parts["output"] += max(parts["output"], self.master.page_bytes)
+            parts["output"] += max(parts["output"], self._least_heap())
         return parts
+
+    def _least_heap(self) -> int:
+        """Room for the byte strings that a stream row makes of one page: a result per pair."""
+        pairs = min(self.master.manifest.longest_run, self.master.most_rows_per_page)
+        stream = max(int(pairs * 4 * self._blob_bytes), self.row_room(self._blob_bytes))
+        return self.master.page_bytes + stream
+
+    def row_room(self, blob_bytes: float) -> int:
+        """Bytes in which the byte strings of one stream row are put together; longer ones ask
+        for more memory."""
+        if not self.binding.layout.has_bytes:
+            return 0
+        return max(self.budget.limit_bytes // LONGEST_ROW_SHARE, int(16 * blob_bytes), 1024)
+
+    def need_scratch(self, waiting: WaitingRows, size_bytes: int, other_bytes: int) -> None:
+        """Make room for a row with byte strings of this length."""
+        if size_bytes <= waiting.scratch_bytes:
+            return
+        wanted = max(other_bytes + size_bytes, self.plan["scratch"])
+        if wanted - self.budget.in_use()["scratch"] > self.budget.free_bytes:
+            raise BudgetError(
+                f"{self.name}: a stream row has {format_bytes(size_bytes)} of byte strings, too "
+                f"many for the memory of {format_bytes(self.budget.limit_bytes)}",
+                hint=f'give memory="{LONGEST_ROW_SHARE * size_bytes}" or more',
+            )
+        self.budget.set("scratch", wanted)
+        waiting.need_scratch(size_bytes)
 
     def _has_strings(self) -> bool:
         layout = self.binding.master_layout
@@ -246,7 +276,7 @@ class Operator(SemiStreamJoin):
         """The output as the plan says."""
         row = OutputBuffer.row_bytes(self.binding)
         size = self.plan["output"]
-        heap = size // 2 if self._has_strings() else 0
+        heap = max(size // 2, self._least_heap()) if self._has_strings() else 0
         out = OutputBuffer(self.binding, (size - heap) // row, heap)
         self.budget.set("output", out.size_bytes)
         return out
@@ -256,7 +286,7 @@ class Operator(SemiStreamJoin):
             return
         blob = 0.0
         if self.binding.layout.has_bytes:
-            blob = batch.nbytes / batch.num_rows
+            blob = self._blob_bytes = batch.nbytes / batch.num_rows
         self.plan = self.divide(blob)
         self.allocate(blob)
 
@@ -295,3 +325,6 @@ class Operator(SemiStreamJoin):
 
 MOST_OUTPUT_ROWS = 65_536
 """Larger batches gain nothing more."""
+
+LONGEST_ROW_SHARE = 64
+"""A stream row may take this part of the memory with its byte strings."""

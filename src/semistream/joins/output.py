@@ -79,7 +79,7 @@ class OutputBuffer:
         n = self.pending
         if n == 0:
             return None
-        if 2 * n < self.rows:
+        if 2 * n < self.rows and not self._shared:
             # A batch must not hold on to much more memory than its rows need.
             for buffer, width in zip(self._buffers, self._widths, strict=True):
                 buffer.resize(n * width, shrink_to_fit=True)
@@ -93,6 +93,8 @@ class OutputBuffer:
         n = self.pending
         if n == 0:
             return None
+        # Memory that somebody looks at must not move; more results go behind what they see.
+        self._shared = True
         stream_count = len(self._stream_leaves)
         leaves = self._stream_leaves + self._master_leaves
         strings = self._spread(leaves, n)
@@ -121,7 +123,12 @@ class OutputBuffer:
         return pa.RecordBatch.from_arrays(arrays, schema=binding.output_schema)
 
     def _spread(self, leaves: list[Leaf], rows: int) -> dict[int, pa.Buffer]:
-        numbers = [i for i, leaf in enumerate(leaves) if leaf.is_bytes]
+        # In the heap the master's byte strings lie in its own order, not in that of the output.
+        count = len(self._stream_leaves)
+        numbers = sorted(
+            (i for i, leaf in enumerate(leaves) if leaf.is_bytes),
+            key=lambda i: i if i < count else count + self._master_bits[i - count],
+        )
         if not numbers:
             return {}
         lengths = self._addresses()[numbers]
@@ -136,6 +143,7 @@ class OutputBuffer:
         self._buffers = [
             pa.allocate_buffer(self.rows * width, resizable=True) for width in self._widths
         ]
+        self._shared = False
         self._seen[:] = 0
         self.out.address = self._addresses()
         self.out.rows = 0

@@ -19,11 +19,11 @@ class QueuedJoin(IndexedJoin):
     no row starves. It takes four bytes a page where a list of rows would take twelve a row.
     """
 
-    def queue_parts(self) -> dict[str, int]:
+    def queue_parts(self, blob_bytes: float) -> dict[str, int]:
         """Memory of index, output, chains and queue."""
         parts = self.common_parts(index=True)
         parts["page chains"] = 9 * max(self.master.pages, 1)
-        parts["scratch"] = self.scratch_bytes
+        parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         return parts
 
     def plan_waiting(self, parts: dict[str, int], blob_bytes: float) -> MemoryPlan:

@@ -15,12 +15,15 @@ from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import BROKEN, FULL
 from semistream.kernels.mesh import enter, expire, export_circle, probe_runs
 from semistream.kernels.rows import longest_blob
+from semistream.kernels.waiting import sign_rings
 
 CHUNK_BYTES = 930_000
 """The thesis's default disk buffer (§3.7): within 2 % of the best from 20 to 320 MB."""
 
 RUN_BYTES = 256 * 1024
 """A chunk is read in requests of this size, so that several are in flight."""
+
+SCRATCH_BYTES = 4096
 
 CHUNKS_LEFT = "\0chunks left"
 """Column of a snapshot: how many chunks a row has yet to meet."""
@@ -44,7 +47,7 @@ class ScanJoin(Operator):
         chunk = min(max(wanted // page, 1), pages)
         parts["read buffer"] = 2 * chunk * page
         parts["batches"] = 8 * (-(-pages // chunk) + 1)
-        parts["scratch"] = 4096
+        parts["scratch"] = 4096 + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
         return self.need(parts, "waiting rows", int(64 * row) + 4096)
 
@@ -57,12 +60,14 @@ class ScanJoin(Operator):
         row = self.binding.layout.record_bytes + 4
         if self.binding.layout.has_bytes:
             row += 32 * max(int(np.ceil(blob_bytes / 28)), 1)
-        buckets = max(size // row, 64)
-        self.waiting = WaitingRows(self.binding, buckets, size - 4 * buckets, blob_bytes)
-        self.waiting.set_bytes(size - 4 * buckets)
+        # Two rows a bucket: four bytes a row, as a pointer per row would take.
+        buckets = max(size // row // 2, 32)
+        granted = size - 8 * buckets
+        self.waiting = WaitingRows(self.binding, buckets, granted, blob_bytes, rings=True)
+        self.waiting.set_bytes(granted)
         # Slots are used in a circle: `free` is the oldest one.
         self.waiting.state.free = 1
-        self.budget.set("waiting rows", self.waiting.size_bytes + 4 * buckets)
+        self.budget.set("waiting rows", self.waiting.size_bytes + 8 * buckets)
         buffer_pages = plan["read buffer"] // master.page_bytes
         self.chunk_pages = buffer_pages // 2
         self.chunks = -(-master.pages // self.chunk_pages) if master.pages else 1
@@ -74,6 +79,7 @@ class ScanJoin(Operator):
         self._newest = 0
         self._chunk = 0
         self._entered = np.zeros(1, np.int64)
+        self.match.found = np.zeros(master.most_rows_per_page + 1, np.int64)
         self._progress = np.array([0, 0, 0, 0, -1, 0], np.int64)
         self._runs = np.zeros((4 * self._runs_per_chunk, 2), np.int64)
         self._ahead: list[int] = []
@@ -87,6 +93,9 @@ class ScanJoin(Operator):
         return self.waiting.rows if self._out is not None else 0
 
     def accept(self, batch: pa.RecordBatch) -> int:
+        if self._in_chunk or self._expiring:
+            # A row must meet whole chunks: none enters in the middle of one.
+            return 0
         return self._enter(batch, np.empty(0, np.uint8), self.rows_per_batch)
 
     def _enter(self, batch: pa.RecordBatch, met: npt.NDArray[np.uint8], most: int) -> int:
@@ -94,9 +103,7 @@ class ScanJoin(Operator):
         keys, packed = self.binding.keys(batch)
         if self.binding.layout.has_bytes:
             size = int(longest_blob(packed.columns.kernel, batch.num_rows))
-            if size > self.waiting.scratch_bytes:
-                self.budget.set("scratch", 4096 + size)
-                self.waiting.need_scratch(size)
+            self.need_scratch(self.waiting, size, 4096)
         return int(
             enter(
                 self.match.kernel,
@@ -186,6 +193,8 @@ class ScanJoin(Operator):
     def _end_chunk(self) -> None:
         self._in_chunk = False
         self._chunk = (self._chunk + 1) % self.chunks
+        if self._chunk == 0:
+            sign_rings(self.waiting.state.kernel)
         self._newest = (self._newest + 1) % self.chunks
         # The entry that the next batch will take is the batch that has now met all chunks.
         self._expiring = int(self._batches[self._newest])

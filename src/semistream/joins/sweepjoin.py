@@ -15,8 +15,11 @@ from semistream.kernels.planning import sweep_runs
 GAP_PAGES = 4
 """Gaps that are read through: a separate request costs about as much as this many pages."""
 
-LONGEST_RUN_BYTES = 512 * 1024
-FIRST_CACHE_SHARE = 0.1
+LONGEST_RUN_BYTES = 256 * 1024
+MOST_BUFFER_BYTES = 8 << 20
+"""Beyond these a disk gains nothing: several requests of this length keep it busy."""
+
+FIRST_CACHE_SHARE = 0.3
 LEAST_ROWS = 64
 
 
@@ -36,9 +39,9 @@ class SweepJoin(IndexedJoin):
     *How the memory is shared.* A row that is asked for t times a sweep fills on average t/2 slots
     of the pool, each s bytes; in the cache it takes r bytes. Caching it pays while t·s/2 > r: SSBJ's
     cache inequality, with the half because a row waits half a sweep. That is right while the disk
-    is the bottleneck. Where it is not, a hit also saves the processor the difference d between a
-    miss and a hit, so the condition becomes t·s/2 > r·w/(w + (1 - p)·d), with w the time per row
-    spent waiting for the disk and p the share of hits: all measured while it runs. When the pool is
+    is the bottleneck. Where it is not, a hit also saves the processor the work of joining, so the
+    condition becomes t·s/2 > r·w/(w + j), with w the time spent waiting for the disk and j the time
+    spent joining pages, per row of the stream, both measured while it runs. When the pool is
     not used up (small batches that are drained each time), its rest is the cache's.
     """
 
@@ -51,11 +54,11 @@ class SweepJoin(IndexedJoin):
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
-        parts = self.common_parts(index=True)
+        parts = self.common_parts(index=True, output_share=1 / 12)
         parts["page chains"] = 4 * max(master.pages, 1)
-        buffer = min(max(limit // 16 // master.page_bytes, 2), (8 << 20) // master.page_bytes)
+        buffer = min(limit // 8, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
-        parts["scratch"] = self.scratch_bytes
+        parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
         return self.need(parts, "pool and cache", int(LEAST_ROWS * row) + 4096)
 
@@ -69,7 +72,7 @@ class SweepJoin(IndexedJoin):
         self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
         buffer_pages = plan["read buffer"] // master.page_bytes
         self._longest_run = max(
-            min(buffer_pages // 4, LONGEST_RUN_BYTES // master.page_bytes), 1
+            min(buffer_pages // 6, LONGEST_RUN_BYTES // master.page_bytes), 1
         )
         self._reader = master.reader(buffer_pages, measure=self.clock.real)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
@@ -81,7 +84,6 @@ class SweepJoin(IndexedJoin):
         self._pool_was_full = False
         self._sweep_start = self._marks()
         self._lookups_at_aging = 0
-        self._miss_cost_ns = 100.0
         self._set_worth(1.0)
 
     def _share(self, pool_bytes: int, cache_bytes: int) -> None:
@@ -127,17 +129,14 @@ class SweepJoin(IndexedJoin):
 
     # The share between pool and cache.
 
-    def _marks(self) -> tuple[int, int, int]:
-        return self.match.hits, self.match.misses, self._wait_ns()
-
-    def _wait_ns(self) -> int:
+    def _marks(self) -> tuple[int, int, int, int]:
         assert self._reader is not None
-        return int(self._reader.wait_s * 1e9)
+        return self.match.hits, self.match.misses, self._reader.ring.wait_ns, self.joining_ns
 
     def _end_sweep(self) -> None:
-        hits0, misses0, wait0 = self._sweep_start
-        hits, misses, wait = self._marks()
-        hits, misses, wait = hits - hits0, misses - misses0, wait - wait0
+        hits, misses, wait, joining = (
+            now - then for now, then in zip(self._marks(), self._sweep_start, strict=True)
+        )
         if self._growing_to:
             # All rows that were in the pool's upper part have left it by now.
             self.waiting.settle()
@@ -151,7 +150,7 @@ class SweepJoin(IndexedJoin):
         self._sweep_start = self._marks()
         if self._pool_was_full:
             wait_per_row = wait / lookups
-            saved = (misses / lookups) * self._miss_cost_ns
+            saved = joining / lookups
             self._set_worth(wait_per_row / (wait_per_row + saved) if self.clock.real else 1.0)
         else:
             self._set_worth(0.0)

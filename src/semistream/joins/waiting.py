@@ -62,7 +62,8 @@ class WaitingRows:
 
     Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
     kept for rows that pass through without waiting. With `queue` the buckets that are not empty
-    are listed in the order in which they ceased to be.
+    are listed in the order in which they ceased to be. With `rings` chains let their oldest row go
+    first, for eight bytes a bucket instead of four.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class WaitingRows:
         blob_bytes: float = 0.0,
         *,
         queue: bool = False,
+        rings: bool = False,
     ) -> None:
         layout = binding.layout
         self.stride = layout.record_bytes
@@ -82,7 +84,7 @@ class WaitingRows:
         slots = capacity_bytes // self.stride + 2
         self._region = Region(slots * self.stride)
         self._arrived = np.zeros(slots // SAMPLE + 1, np.int64)
-        self._tail = np.full(max(buckets, 1), -1, np.int32)
+        self._tail = np.full(max(buckets, 1), -1, np.int64 if rings else np.int32)
         self._scratch = np.empty(0, np.uint8)
         self._slots = slots
         self.state = Struct(

@@ -63,7 +63,10 @@ def xxh64(address: int, length: int, seed: np.uint64) -> np.uint64:
 
 @kernel
 def hash_rows(
-    data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], bits: int, out: npt.NDArray[np.int64]
+    data: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    bits: int,
+    out: npt.NDArray[np.int64],
 ) -> None:
     """key64 of packed rows: their XXH64 with all but the lowest `bits` bits cut off."""
     base = data.ctypes.data

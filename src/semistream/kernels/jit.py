@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numba
 
@@ -12,9 +12,11 @@ _F = TypeVar("_F", bound=Callable[..., object])
 
 def kernel(function: _F) -> _F:
     """Compile on first use and keep the machine code beside the package (or in NUMBA_CACHE_DIR)."""
-    return numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")(function)
+    compiled = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy")
+    return cast(_F, compiled(function))  # Python calls it like the function it was made from
 
 
 def inlined(function: _F) -> _F:
     """A part of kernels: compiled into its callers, never called from Python on data."""
-    return numba.njit(nogil=True, boundscheck=False, error_model="numpy", forceinline=True)(function)
+    compiled = numba.njit(nogil=True, boundscheck=False, error_model="numpy", forceinline=True)
+    return cast(_F, compiled(function))

@@ -87,7 +87,7 @@ _I64 = npt.NDArray[np.int64]
 
 LATENCY_BUCKETS = 256
 
-WORK_ROWS = 512
+WORK_ROWS = 2048
 """Rows collected before they are joined."""
 
 PAGES_AHEAD = 64
@@ -102,8 +102,9 @@ MATCH = struct_type(
     # Counters; `needed` are heap bytes that one result takes, where the output has too few at all.
     "matched unmatched hits misses null_keys needed "
     # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram, the work
-    # list (two words a row: slot and guess, then where the key was found), where pages end in it.
-    "tally latency work ends",
+    # list (two words a row: slot, and where its key lies or should lie) and where the rows of each
+    # page end in it; rows as they are found, and the stacks that are being walked.
+    "tally latency work ends found active",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -285,10 +286,11 @@ def admit(
 ) -> None:
     """Cache a key that was asked for `hits` times since its page was last read, if it earns it.
 
-    Without free room a key that was asked for less gives its place up; none, and this one stays
-    out. Counters of cached keys carry on average half of the round before, hence the 3 to 2.
+    Room that is free anyway is given to whatever was asked for more than once. Without free room a
+    key must be worth it, and one that was asked for less gives its place up; none, and this one
+    stays out. Counters of cached keys carry on average half of the round before, hence the 3 to 2.
     """
-    if np.float64(hits) < match.worth * rows:
+    if np.float64(hits) < min(match.worth, 2.0) * rows:
         return
     place = find(cache, key)
     if place >= 0:
@@ -297,6 +299,8 @@ def admit(
     blocks = blocks_for(cache, records, stride, rows)
     tries = 0
     while not has_place(cache, rows, blocks):
+        if np.float64(hits) < match.worth * rows:
+            return
         victim = least_wanted(cache)
         tries += 1
         if victim < 0 or tries > rows + 4 or 2 * (word_at(cache, victim) >> 32) > 3 * hits:
@@ -308,41 +312,83 @@ def admit(
 
 
 @inlined
-def collect_rows(waiting: Any, match: Any, page: int, number: int, row: int) -> int:
-    """Take rows off the stack of a page, from place `row` of the work list on; the place after.
+def collect_rows(
+    match: Any, waiting: Any, buffer: int, page_bytes: int, first: int, count: int
+) -> int:
+    """Take the rows that wait for some pages into the work list, grouped by page; how many pages.
 
-    Asks for the memory in which each row's key should lie in the page, ahead of its use.
+    All stacks are walked side by side, one row of each in turn: a row's memory is asked for one
+    round before it is used, so the processor waits for many of them at once instead of for each.
+    Rows beyond the list's end stay on their stacks.
     """
-    rows = np.int64(load_i32(page + PAGE_ROWS))
-    keys = page + PAGE_KEYS
-    low, high = load_i64(page + PAGE_FIRST), load_i64(page + PAGE_LAST)
-    top = waiting.tail + 4 * number
-    slot = np.int64(load_i32(top))
-    while slot >= 0 and row < WORK_ROWS:
-        address = slot_address(waiting, slot)
-        following = np.int64(load_i32(address + LINK))
-        if following >= 0:
-            prefetch(slot_address(waiting, following))
-        guess = guess_position(keys, rows, low, high, load_i64(address))
+    active = 0
+    for i in range(count):
+        slot = np.int64(load_i32(waiting.tail + 4 * (first + i)))
+        store_i64(match.ends + 8 * (i + 1), 0)
+        if slot >= 0:
+            prefetch(slot_address(waiting, slot))
+            prefetch(buffer + i * page_bytes)
+            store_i64(match.active + 8 * active, (slot << 8) | i)
+            store_i32(waiting.tail + 4 * (first + i), np.int32(-1))
+            active += 1
+    store_i64(match.ends, 0)
+    rows = 0
+    while active > 0:
+        still = 0
+        for k in range(active):
+            word = at(match.active, k)
+            slot, i = word >> 8, word & 255
+            if rows == WORK_ROWS:
+                store_i32(waiting.tail + 4 * (first + i), np.int32(slot))
+                continue
+            store_i64(match.found + 8 * rows, word)
+            rows += 1
+            group = match.ends + 8 * (i + 1)
+            store_i64(group, load_i64(group) + 1)
+            following = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+            if following >= 0:
+                prefetch(slot_address(waiting, following))
+                store_i64(match.active + 8 * still, (following << 8) | i)
+                still += 1
+        active = still
+    # Group by page: `ends` holds the counts, then where each group begins, then where it ends.
+    total = np.int64(0)
+    for i in range(count):
+        group = match.ends + 8 * (i + 1)
+        size = load_i64(group)
+        store_i64(group, total)
+        total += size
+    for row in range(rows):
+        word = at(match.found, row)
+        slot, i = word >> 8, word & 255
+        group = match.ends + 8 * (i + 1)
+        place = load_i64(group)
+        store_i64(group, place + 1)
+        page = buffer + i * page_bytes
+        keys = page + PAGE_KEYS
+        guess = guess_position(
+            np.int64(load_i32(page + PAGE_ROWS)),
+            load_i64(page + PAGE_FIRST),
+            load_i64(page + PAGE_LAST),
+            load_i64(slot_address(waiting, slot)),
+        )
         prefetch(keys + 8 * guess)
-        store_i64(match.work + 16 * row, (slot << 32) | guess)
-        row += 1
-        slot = following
-    store_i32(top, np.int32(slot))
-    return row
+        store_i64(match.work + 16 * place, slot)
+        store_i64(match.work + 16 * place + 8, guess)
+    return count
 
 
 @inlined
-def find_rows(waiting: Any, match: Any, page: int, start: int, end: int) -> None:
+def find_rows(match: Any, waiting: Any, page: int, start: int, end: int) -> None:
     """Find the keys of collected rows in their page, and ask for the memory of their records."""
     rows = np.int64(load_i32(page + PAGE_ROWS))
     keys = page + PAGE_KEYS
     stride = match.page.record_bytes
     records = keys + 8 * rows
     for i in range(start, end):
-        word = at(match.work, 2 * i)
-        key = load_i64(slot_address(waiting, word >> 32))
-        low = lower_bound_keys(keys, rows, word & 0xFFFFFFFF, key) if rows > 0 else np.int64(0)
+        key = load_i64(slot_address(waiting, at(match.work, 2 * i)))
+        guess = at(match.work, 2 * i + 1)
+        low = lower_bound_keys(keys, rows, guess, key) if rows > 0 else np.int64(0)
         record = records + low * stride
         prefetch(record)
         if stride > 64:
@@ -377,7 +423,7 @@ def join_rows(
     touched = 0
     done = start
     while done < end:
-        slot = at(match.work, 2 * done) >> 32
+        slot = at(match.work, 2 * done)
         low = at(match.work, 2 * done + 1)
         row = slot_address(waiting, slot)
         key = load_i64(row)
@@ -434,10 +480,13 @@ def join_rows(
 
 
 @inlined
-def hang_back(match: Any, waiting: Any, number: int, start: int, end: int) -> None:
-    """Rows that were collected and not joined wait for their page again."""
-    for i in range(start, end):
-        hang(waiting, number, at(match.work, 2 * i) >> 32)
+def hang_back(match: Any, waiting: Any, first: int, page: int, pages: int, reached: int) -> None:
+    """Rows from place `reached` of the work list on, of `page` and those behind it, wait again."""
+    start = reached
+    for i in range(page, pages):
+        for k in range(start, at(match.ends, i + 1)):
+            hang(waiting, first + i, at(match.work, 2 * k))
+        start = at(match.ends, i + 1)
 
 
 @inlined
@@ -455,60 +504,35 @@ def join_pages(
 ) -> int:
     """Join the rows that wait for some neighbouring pages; how many pages are done.
 
-    Rows are collected from many pages, found, and joined in three passes, so that the processor
-    waits for many of their cache lines at once. Nothing is lost when the output is full: the rows
-    that were not reached keep waiting.
+    Rows of several pages are collected, found, and joined in three passes, so that their cache
+    lines arrive while others are worked on. Nothing is lost when the output is full: the rows that
+    were not reached keep waiting.
     """
     done = 0
     while done < count:
-        # As many pages as the work list takes.
-        ahead = min(count, done + PAGES_AHEAD)
-        for i in range(done, ahead):
-            slot = np.int64(load_i32(waiting.tail + 4 * (first + i)))
-            if slot >= 0:
-                prefetch(slot_address(waiting, slot))
-                prefetch(buffer + i * page_bytes)
-        row = 0
-        last = done
-        while last < ahead and row < WORK_ROWS:
-            store_i64(match.ends + 8 * (last - done), row)
-            row = collect_rows(waiting, match, buffer + last * page_bytes, first + last, row)
-            last += 1
-        store_i64(match.ends + 8 * (last - done), row)
-        for i in range(done, last):
-            start, end = at(match.ends, i - done), at(match.ends, i - done + 1)
-            find_rows(waiting, match, buffer + i * page_bytes, start, end)
-        base = done
-        for i in range(base, last):
-            start, end = at(match.ends, i - base), at(match.ends, i - base + 1)
-            page, number = buffer + i * page_bytes, first + i
+        base = buffer + done * page_bytes
+        pages = min(count - done, PAGES_AHEAD)
+        collect_rows(match, waiting, base, page_bytes, first + done, pages)
+        for i in range(pages):
+            find_rows(match, waiting, base + i * page_bytes, at(match.ends, i), at(match.ends, i + 1))
+        finished = 0
+        while finished < pages:
+            start, end = at(match.ends, finished), at(match.ends, finished + 1)
+            number = first + done + finished
+            page = base + finished * page_bytes
             if start < end:
                 reached = join_rows(
                     match, out, waiting, cache, index, page, number, start, end, now
                 )
                 if reached < end:
-                    hang_back(match, waiting, number, reached, end)
-                    for k in range(i + 1, last):
-                        start, end = at(match.ends, k - base), at(match.ends, k - base + 1)
-                        hang_back(match, waiting, first + k, start, end)
-                    return i
-            # Rows that did not fit the list, and rows whose key goes on here.
-            while load_i32(waiting.tail + 4 * number) >= 0:
-                if i + 1 < last:
-                    # The list is in use by the pages behind: let them wait, and come back.
-                    for k in range(i + 1, last):
-                        start, end = at(match.ends, k - base), at(match.ends, k - base + 1)
-                        hang_back(match, waiting, first + k, start, end)
-                    last = i + 1
-                end = collect_rows(waiting, match, page, number, 0)
-                find_rows(waiting, match, page, 0, end)
-                reached = join_rows(match, out, waiting, cache, index, page, number, 0, end, now)
-                if reached < end:
-                    hang_back(match, waiting, number, reached, end)
-                    return i
-            done = i + 1
-            if done == last:
+                    hang_back(match, waiting, first + done, finished, pages, reached)
+                    return done + finished
+            if load_i32(waiting.tail + 4 * number) >= 0:
+                # Rows beyond the work list, or rows whose key goes on here: once more from here.
+                hang_back(match, waiting, first + done, finished + 1, pages, end)
                 break
+            finished += 1
+        done += finished
     return done
 
 

@@ -7,7 +7,7 @@ plain 64-bit addresses; these intrinsics are the only place that turns an addres
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 from llvmlite import ir
 from numba import types
@@ -45,22 +45,24 @@ def _storer(numba_type: Any, bits: int) -> Any:
     return store
 
 
-load_i64 = _loader(types.int64, 64)
-load_i32 = _loader(types.int32, 32)
-load_u32 = _loader(types.uint32, 32)
-load_u16 = _loader(types.uint16, 16)
-load_u8 = _loader(types.uint8, 8)
-store_i64 = _storer(types.int64, 64)
-store_i32 = _storer(types.int32, 32)
-store_u32 = _storer(types.uint32, 32)
-store_u16 = _storer(types.uint16, 16)
-store_u8 = _storer(types.uint8, 8)
+# As Python sees them: the typing context that an intrinsic takes first is numba's affair.
+_Load: TypeAlias = Callable[[int], int]
+_Store: TypeAlias = Callable[[int, Any], None]
+
+load_i64: _Load = _loader(types.int64, 64)
+load_i32: _Load = _loader(types.int32, 32)
+load_u32: _Load = _loader(types.uint32, 32)
+load_u16: _Load = _loader(types.uint16, 16)
+load_u8: _Load = _loader(types.uint8, 8)
+store_i64: _Store = _storer(types.int64, 64)
+store_i32: _Store = _storer(types.int32, 32)
+store_u32: _Store = _storer(types.uint32, 32)
+store_u16: _Store = _storer(types.uint16, 16)
+store_u8: _Store = _storer(types.uint8, 8)
 
 
 @intrinsic
-def copy_bytes(typingctx: Any, target: Any, origin: Any, size: Any) -> Any:
-    """memcpy(target, origin, size); the ranges do not overlap."""
-
+def _copy_bytes(typingctx: Any, target: Any, origin: Any, size: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         cgutils.raw_memcpy(
@@ -75,10 +77,12 @@ def copy_bytes(typingctx: Any, target: Any, origin: Any, size: Any) -> Any:
     return types.void(types.int64, types.int64, types.int64), codegen
 
 
-@intrinsic
-def prefetch(typingctx: Any, address: Any) -> Any:
-    """Ask for the cache line at `address` ahead of its use."""
+copy_bytes = cast("Callable[[int, int, int], None]", _copy_bytes)
+"""memcpy(target, origin, size); the ranges do not overlap."""
 
+
+@intrinsic
+def _prefetch(typingctx: Any, address: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
         i32 = ir.IntType(32)
@@ -90,6 +94,10 @@ def prefetch(typingctx: Any, address: Any) -> Any:
     return types.void(types.int64), codegen
 
 
+prefetch = cast("Callable[[int], None]", _prefetch)
+"""Ask for the cache line at an address ahead of its use."""
+
+
 @inlined
 def at(array: int, position: int) -> int:
     """An element of an array of 64-bit integers, given its address."""
@@ -98,8 +106,8 @@ def at(array: int, position: int) -> int:
 
 _i64, _i32 = types.int64, types.int32
 # Resolved by name when a kernel is loaded, so that kernels which call them can be kept on disk.
-sys_read = types.ExternalFunction("read", _i64(_i32, _i64, _i64))
-sys_write = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
-sys_pread = types.ExternalFunction("pread", _i64(_i32, _i64, _i64, _i64))
-sys_clock_gettime = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
-sys_errno = types.ExternalFunction("__errno_location", _i64())
+sys_read: Any = types.ExternalFunction("read", _i64(_i32, _i64, _i64))
+sys_write: Any = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
+sys_pread: Any = types.ExternalFunction("pread", _i64(_i32, _i64, _i64, _i64))
+sys_clock_gettime: Any = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))
+sys_errno: Any = types.ExternalFunction("__errno_location", _i64())

@@ -20,7 +20,7 @@ from semistream.kernels.matching import (
     row_blob_address,
     same_key,
 )
-from semistream.kernels.memory import load_i32, load_i64, load_u32, prefetch, store_i64
+from semistream.kernels.memory import at, load_i32, load_i64, load_u32, prefetch, store_i64
 from semistream.kernels.pages import PAGE_KEYS, PAGE_ROWS, bucket_of
 from semistream.kernels.reading import (
     REQ_BUFFER,
@@ -40,6 +40,8 @@ from semistream.kernels.waiting import (
     has_met,
     mark_met,
     pop_oldest,
+    ring_word,
+    signature,
     slot_address,
     slots_left,
     write_slot,
@@ -97,7 +99,7 @@ def enter(
             mark_met(waiting, slot_address(waiting, slot))
         waiting.fresh = _following(waiting, slot)
         waiting.used += 1
-        append(waiting, bucket_of(keys[i], waiting.buckets), slot)
+        append(waiting, bucket_of(keys[i], waiting.buckets), slot, keys[i])
         if slot % SAMPLE == 0:
             store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
         match.misses += 1
@@ -167,22 +169,33 @@ def _meet(
 
 @inlined
 def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -> bool:
-    """Probe the waiting rows with every row of a page; False if the output is full."""
+    """Probe the waiting rows with every row of a page; False if the output is full.
+
+    First the rows whose ring may hold their key are picked and their memory is asked for, then
+    they are joined.
+    """
     rows = np.int64(load_i32(page + PAGE_ROWS))
     keys = page + PAGE_KEYS
     stride = match.page.record_bytes
     records = keys + 8 * rows
+    picked = 0
     for r in range(progress[P_ROW], rows):
-        ahead = r + 8
+        ahead = r + 16
         if ahead < rows:
             bucket = bucket_of(load_i64(keys + 8 * ahead), waiting.buckets)
-            tail = np.int64(load_i32(waiting.tail + 4 * bucket))
-            if tail >= 0:
-                prefetch(slot_address(waiting, tail))
+            prefetch(waiting.tail + 8 * bucket)
         key = load_i64(keys + 8 * r)
-        tail = np.int64(load_i32(waiting.tail + 4 * bucket_of(key, waiting.buckets)))
-        if tail < 0:
-            continue
+        word = ring_word(waiting, bucket_of(key, waiting.buckets))
+        if word >= 0 and word & signature(key) != 0:
+            prefetch(slot_address(waiting, word & 0xFFFFFFFF))
+            prefetch(records + r * stride)
+            prefetch(records + r * stride + 64)
+            store_i64(match.found + 8 * picked, r)
+            picked += 1
+    for i in range(picked):
+        r = at(match.found, i)
+        key = load_i64(keys + 8 * r)
+        tail = ring_word(waiting, bucket_of(key, waiting.buckets)) & 0xFFFFFFFF
         slot = progress[P_SLOT]
         if slot < 0:
             slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))

@@ -107,7 +107,7 @@ def page_checksum(page: int, page_bytes: int) -> int:
 
 
 @inlined
-def guess_position(keys: int, count: int, low: int, high: int, key: int) -> int:
+def guess_position(count: int, low: int, high: int, key: int) -> int:
     """Where `key` should lie among `count` sorted keys from `low` to `high`, if they are even.
 
     Keys of a page are integers in a row or hashes, so the guess is mostly right to a cache line.
@@ -122,7 +122,7 @@ def guess_position(keys: int, count: int, low: int, high: int, key: int) -> int:
 
 @inlined
 def lower_bound_keys(keys: int, count: int, guess: int, key: int) -> int:
-    """First of `count` sorted keys at address `keys` that is not below `key`: gallops from a guess."""
+    """First of `count` sorted keys at `keys` that is not below `key`: gallops from a guess."""
     lower, upper = np.int64(-1), count
     if load_i64(keys + 8 * guess) >= key:
         upper = guess
@@ -235,9 +235,8 @@ def continues(index: Any, page: int) -> bool:
 @inlined
 def check_page(page: int, page_bytes: int, number: int) -> bool:
     """Whether the bytes at `page` are what was written as page `number`."""
-    return (
-        np.int64(load_u32(page + PAGE_NUMBER)) == number
-        and load_i64(page) == page_checksum(page, page_bytes)
+    return np.int64(load_u32(page + PAGE_NUMBER)) == number and load_i64(page) == page_checksum(
+        page, page_bytes
     )
 
 
@@ -253,7 +252,7 @@ def first_bad_page(pages: _U8, page_bytes: int, first: int) -> int:
 @kernel
 def fill_pages(
     keys: _I64,
-    starts: npt.NDArray[np.int32],
+    starts: _I64,
     data: _U8,
     shape: _I64,
     pages: _U8,
@@ -268,7 +267,8 @@ def fill_pages(
     of the blob reference or -1, page bytes, bytes of a page to fill, 1 to close the last page too.
     `carry`: pages written (out), last key of the page before (in, out), 1 if there is one.
     """
-    record, blob_at, page_bytes, fill_bytes, final = shape[0], shape[1], shape[2], shape[3], shape[4]
+    record, blob_at, page_bytes = shape[0], shape[1], shape[2]
+    fill_bytes, final = shape[3], shape[4]
     source = data.ctypes.data
     rows = keys.size
     done = 0

@@ -1,4 +1,4 @@
-"""Memory whose size follows the budget: reserved once, given back to the machine when it shrinks."""
+"""Memory whose size follows the budget: reserved once, given back when it shrinks."""
 
 from __future__ import annotations
 

@@ -91,27 +91,34 @@ def pack_row(columns: Any, row: int, target: int) -> int:
                 byte = nulls + (leaf >> 3)
                 store_u8(byte, np.uint8(load_u8(byte) | (1 << (leaf & 7))))
         width = at(columns.width, leaf)
+        field = target + at(columns.offset, leaf)
         if width > 0:
-            if at(columns.skip, leaf) == 0:
-                copy_field(target + at(columns.offset, leaf), at(columns.data, leaf) + row * width, width)
+            if is_null and at(columns.skip, leaf) == 0:
+                # What Arrow has under a null is nobody's value: it stays out of files.
+                for i in range(width):
+                    store_u8(field + i, np.uint8(0))
+            elif at(columns.skip, leaf) == 0:
+                copy_field(field, at(columns.data, leaf) + row * width, width)
         else:
             length = 0
             if not is_null:
-                length = _bytes_end(columns, leaf, row) - _bytes_start(columns, leaf, row)
-            store_u32(target + at(columns.offset, leaf), np.uint32(length))
+                length = bytes_end(columns, leaf, row) - bytes_start(columns, leaf, row)
+            store_u32(field, np.uint32(length))
             blob += length
     return blob
 
 
 @inlined
-def _bytes_start(columns: Any, leaf: int, row: int) -> int:
+def bytes_start(columns: Any, leaf: int, row: int) -> int:
+    """Where a byte string begins in its leaf's data."""
     if at(columns.start_width, leaf) == 4:
         return np.int64(load_i32(at(columns.starts, leaf) + 4 * row))
     return load_i64(at(columns.starts, leaf) + 8 * row)
 
 
 @inlined
-def _bytes_end(columns: Any, leaf: int, row: int) -> int:
+def bytes_end(columns: Any, leaf: int, row: int) -> int:
+    """Where a byte string ends in its leaf's data."""
     if at(columns.start_width, leaf) == 4:
         return np.int64(load_i32(at(columns.starts, leaf) + 4 * row + 4))
     return load_i64(at(columns.starts, leaf) + 8 * row + 8)
@@ -129,8 +136,8 @@ def pack_blob(columns: Any, row: int, target: int) -> int:
             bit = at(columns.valid_bit, leaf) + row
             if (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0:
                 continue
-        start = _bytes_start(columns, leaf, row)
-        length = _bytes_end(columns, leaf, row) - start
+        start = bytes_start(columns, leaf, row)
+        length = bytes_end(columns, leaf, row) - start
         copy_bytes(end, at(columns.data, leaf) + start, length)
         end += length
     return end - target
@@ -228,7 +235,7 @@ def longest_blob(columns: Any, rows: int) -> int:
         total = 0
         for leaf in range(columns.count):
             if at(columns.width, leaf) == 0:
-                total += _bytes_end(columns, leaf, row) - _bytes_start(columns, leaf, row)
+                total += bytes_end(columns, leaf, row) - bytes_start(columns, leaf, row)
         longest = max(longest, total)
     return longest
 
@@ -256,7 +263,7 @@ def packed_size(columns: Any, first: int, rows: int) -> int:
     size = rows * columns.record_bytes
     for leaf in range(columns.count):
         if at(columns.width, leaf) == 0 and rows > 0:
-            size += _bytes_end(columns, leaf, first + rows - 1) - _bytes_start(columns, leaf, first)
+            size += bytes_end(columns, leaf, first + rows - 1) - bytes_start(columns, leaf, first)
     return size
 
 

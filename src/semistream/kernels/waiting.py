@@ -1,11 +1,13 @@
 """Kernels for waiting stream rows: slots, chains of slots, and blocks for byte strings.
 
 A *slot* holds one stream row as a record with its prefix: key64, then the link. Slots that share a
-bucket form a chain through their links, with four bytes a bucket for the slot at its end. Joins
-with an index have a bucket per page and take whole chains at once: there a chain is a stack, and
-nothing but its new slot is touched by `hang`. Joins that scan have a bucket per hash of the key
+bucket form a chain through their links. Joins
+with an index have a bucket of four bytes per page and take whole chains at once: there a chain is
+a stack, and nothing but its new slot is touched by `hang`. Joins that scan have a bucket per hash of the key
 and let rows go in the order in which they came: there a chain is a ring (`append`, `pop_oldest`),
-whose end links back to its oldest slot. Free slots form a list through the same links.
+whose end links back to its oldest slot, and its bucket takes eight bytes: the youngest slot and,
+above it, a signature of the keys in the ring, which spares most walks along rings that do not hold
+the key. Free slots form a list through the same links.
 
 Byte strings of a row lie in *blocks* of 32 bytes, 28 of them content and 4 the next block.
 """
@@ -18,7 +20,17 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.kernels.jit import inlined, kernel
-from semistream.kernels.memory import copy_bytes, load_i32, load_u8, store_i32, store_u8
+from semistream.kernels.memory import (
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    prefetch,
+    store_i32,
+    store_i64,
+    store_u8,
+)
+from semistream.kernels.pages import mix
 from semistream.kernels.rows import pack_blob, pack_row
 from semistream.kernels.struct import struct_type
 
@@ -27,6 +39,9 @@ LINK = 8
 
 BLOCK_BYTES = 32
 BLOCK_CONTENT = 28
+
+SIGNED_SLOTS = 6
+"""Rings up to this length get a fresh signature when a row leaves."""
 
 SAMPLE = 64
 """Every 64th slot notes when its row came, for the latency histogram."""
@@ -68,7 +83,10 @@ def take_slot(waiting: Any) -> int:
     waiting.used += 1
     slot = waiting.free
     if slot >= 0:
-        waiting.free = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+        following = np.int64(load_i32(slot_address(waiting, slot) + LINK))
+        waiting.free = following
+        if following >= 0:
+            prefetch(slot_address(waiting, following))
         return slot
     slot = waiting.fresh
     waiting.fresh += 1
@@ -101,30 +119,54 @@ def hang(waiting: Any, bucket: int, slot: int) -> None:
 
 
 @inlined
-def append(waiting: Any, bucket: int, slot: int) -> None:
+def ring_word(waiting: Any, bucket: int) -> int:
+    """The youngest slot of a ring, with the signature of its keys above; -1 if it is empty."""
+    return load_i64(waiting.tail + 8 * bucket)
+
+
+@inlined
+def signature(key: int) -> int:
+    """One of 31 bits, in the upper half of a ring's word."""
+    return np.int64(1) << (np.int64(32) + np.int64(mix(key) & np.uint64(0x7FFFFFFF)) % 31)
+
+
+@inlined
+def append(waiting: Any, bucket: int, slot: int, key: int) -> None:
     """Put a slot at the young end of a bucket's ring."""
     address = slot_address(waiting, slot) + LINK
-    tail = np.int64(load_i32(waiting.tail + 4 * bucket))
-    if tail < 0:
+    word = ring_word(waiting, bucket)
+    if word < 0:
         store_i32(address, np.int32(slot))
+        word = np.int64(0)
     else:
-        tail_address = slot_address(waiting, tail) + LINK
+        tail_address = slot_address(waiting, word & 0xFFFFFFFF) + LINK
         store_i32(address, load_i32(tail_address))
         store_i32(tail_address, np.int32(slot))
-    store_i32(waiting.tail + 4 * bucket, np.int32(slot))
+    signed = (word & ~np.int64(0xFFFFFFFF)) | signature(key) | slot
+    store_i64(waiting.tail + 8 * bucket, signed)
 
 
 @inlined
 def pop_oldest(waiting: Any, bucket: int) -> int:
     """Take the oldest slot off a ring that is not empty."""
-    tail = np.int64(load_i32(waiting.tail + 4 * bucket))
+    tail = ring_word(waiting, bucket) & 0xFFFFFFFF
     tail_address = slot_address(waiting, tail) + LINK
-    oldest = np.int64(load_i32(tail_address))
-    if oldest == tail:
-        store_i32(waiting.tail + 4 * bucket, np.int32(-1))
-    else:
-        store_i32(tail_address, load_i32(slot_address(waiting, oldest) + LINK))
-    return oldest
+    first = np.int64(load_i32(tail_address))
+    if first == tail:
+        store_i64(waiting.tail + 8 * bucket, np.int64(-1))
+        return first
+    slot = np.int64(load_i32(slot_address(waiting, first) + LINK))
+    store_i32(tail_address, np.int32(slot))
+    # Sign a short ring anew, else its signature would fill up; long ones wait for `sign_rings`.
+    signed = tail
+    for _ in range(SIGNED_SLOTS):
+        address = slot_address(waiting, slot)
+        signed |= signature(load_i64(address))
+        if slot == tail:
+            store_i64(waiting.tail + 8 * bucket, signed)
+            break
+        slot = np.int64(load_i32(address + LINK))
+    return first
 
 
 @inlined
@@ -210,6 +252,24 @@ def write_slot(waiting: Any, columns: Any, row: int, slot: int) -> bool:
         store_i32(address + waiting.blob_at, np.int32(max(first, -1)))
         return first != -2
     return True
+
+
+@kernel
+def sign_rings(waiting: Any) -> None:
+    """Sign all rings anew: long ones are not signed when a row leaves, and would fill up."""
+    for bucket in range(waiting.buckets):
+        word = ring_word(waiting, bucket)
+        if word < 0:
+            continue
+        tail = word & 0xFFFFFFFF
+        signed, slot = tail, tail
+        while True:
+            address = slot_address(waiting, slot)
+            signed |= signature(load_i64(address))
+            slot = np.int64(load_i32(address + LINK))
+            if slot == tail:
+                break
+        store_i64(waiting.tail + 8 * bucket, signed)
 
 
 @kernel

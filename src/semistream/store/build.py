@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
 from pathlib import Path
 
 import duckdb
@@ -21,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
-from semistream.core.errors import OptionError, SemiStreamError, StoreError
+from semistream.core.errors import OptionError, StoreError
 from semistream.core.progress import Report, TerminalProgress
 from semistream.kernels.hashing import checksum
 from semistream.kernels.pages import PAGE_KEYS, count_keys, fill_pages, shards_of
@@ -35,13 +36,18 @@ from semistream.store.manifest import (
     sync_directory,
     write_manifest,
 )
-from semistream.store.sources import Source, SourceLike, open_source
+from semistream.store.opened import Source
+from semistream.store.sources import SourceLike, open_source
 
 DEFAULT_PAGE_BYTES = 8192
 LARGEST_PAGE_BYTES = 1 << 30
+MOST_SHARDS = 4096
+LEAST_FILL = 0.1
 WRITE_BYTES = 4 << 20
 PACK_ROWS = 16_384
 SORTED_ROWS = 65_536
+BATCH_BYTES = 16 << 20
+"""Rows go to the sort and come back in batches of about this size at most."""
 
 
 def build_master(
@@ -60,18 +66,32 @@ def build_master(
     """Sort, index and store a table as the master of joins, at a path that does not exist yet.
 
     `source` is a path to Parquet, CSV or Arrow files, a pyarrow table, a reader or an iterable of
-    batches. `page_size` is a multiple of 4096 (default 8192, more where a row needs it); `fill` is
-    the share of a page that is filled, to leave room for later rows. `memory` bounds the sort,
-    which goes to disk beyond it. Rows whose key is null are counted and not stored. CSV rows that
-    do not parse stop the build, or go to the file `rejects`.
+    batches; `key` names its key column or columns, whose values need not be unique. Rows with a
+    null in the key are counted and not stored, since they match nothing. CSV rows that do not parse
+    stop the build, or go to the file `rejects`.
+
+    `page_size` is a multiple of 4096 (default 8192, more where a row needs it). `shards` spreads
+    the keys over that many files, for readers on several machines. `fill` is the share of a page
+    that is filled, to leave room for later rows. `memory` bounds the sort, which goes to disk
+    beyond it, beside the target. `hash_bits` below 64 makes hashes of keys collide; it is for
+    tests. `report` is called with the name of the phase, rows done and rows in all (None while not
+    known); without it a terminal shows a bar.
+
+    A build that fails or is interrupted leaves nothing at `path`.
     """
     target = Path(path)
     columns = [key] if isinstance(key, str) else list(key)
     page_bytes = None if page_size is None else _page_bytes(page_size)
-    if shards < 1 or shards > 4096:
-        raise OptionError(f"shards={shards} is not between 1 and 4096")
-    if not 0.1 <= fill <= 1:
-        raise OptionError(f"fill={fill} is not between 0.1 and 1")
+    if not 1 <= shards <= MOST_SHARDS:
+        raise OptionError(
+            f"shards={shards} is not between 1 and {MOST_SHARDS}",
+            hint="use about as many as there will be readers, or leave it out",
+        )
+    if not LEAST_FILL <= fill <= 1:
+        raise OptionError(
+            f"fill={fill} is not between {LEAST_FILL} and 1",
+            hint="1.0 fills pages, 0.8 leaves a fifth of each for later rows",
+        )
     limit = parse_bytes(memory)
     opened = open_source(source, rejects=rejects)
     spec = KeySpec.of(opened.schema, columns, hash_bits=hash_bits)
@@ -92,13 +112,14 @@ def _page_bytes(page_size: type_of_size) -> int:
 @contextmanager
 def _put_in_place(target: Path) -> Iterator[Path]:
     """A fresh directory beside `target` that becomes it when all went well."""
-    if target.exists():
+    if target.exists() or target.is_symlink():
         raise StoreError(
             f"{str(target)!r} exists already", hint="choose another path, or remove it first"
         )
     parent = target.resolve().parent
+    directory = parent / f".{target.name}.building-{secrets.token_hex(4)}"
     try:
-        directory = Path(tempfile.mkdtemp(prefix=f".{target.name}.building-", dir=parent))
+        directory.mkdir()
     except FileNotFoundError:
         raise StoreError(
             f"the directory {str(parent)!r} does not exist", hint="create it first"
@@ -107,15 +128,18 @@ def _put_in_place(target: Path) -> Iterator[Path]:
         raise StoreError(
             f"no permission to write in {str(parent)!r}", hint="choose another directory"
         ) from None
+    except OSError as error:
+        raise StoreError(
+            f"nothing can be written in {str(parent)!r}: {error.strerror}",
+            hint="choose another directory",
+        ) from error
     try:
         yield directory
-        directory.chmod(0o755)
         directory.rename(target)
         sync_directory(parent)
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
-        full = _is_disk_full(error)
-        if full and not isinstance(error, SemiStreamError):
+        if _is_disk_full(error):
             raise StoreError(
                 f"the disk is full: the build of {str(target)!r} was undone",
                 hint=f"free space in {str(parent)!r}; a build needs about twice the table's size",
@@ -126,7 +150,9 @@ def _put_in_place(target: Path) -> Iterator[Path]:
 def _is_disk_full(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return isinstance(error, duckdb.Error) and "No space left" in str(error)
+    # DuckDB stops before the disk is full to the last byte, and calls that out of memory.
+    signs = ("No space left", "max_temp_directory_size")
+    return isinstance(error, duckdb.Error) and any(sign in str(error) for sign in signs)
 
 
 class _Builder:
@@ -155,6 +181,7 @@ class _Builder:
         self.null_keys = 0
         self.rows = 0
         self.longest_row = 0
+        self.source_error: BaseException | None = None
 
     def run(self) -> None:
         version = self.directory / "v1"
@@ -162,24 +189,32 @@ class _Builder:
         scratch = self.directory / "sort"
         scratch.mkdir()
         writer = PageWriter(version, "v1", self.layout, self.shards, self.fill)
-        for batch in self._sorted(scratch):
+        with closing(writer):
+            with closing(self._sorted(scratch)) as batches:
+                for batch in batches:
+                    if writer.page_bytes == 0:
+                        writer.page_bytes = self._choose_page_bytes()
+                    writer.write(batch)
+                    self.report("writing pages", writer.rows, self.rows - self.null_keys)
             if writer.page_bytes == 0:
                 writer.page_bytes = self._choose_page_bytes()
-            writer.write(batch)
-            self.report("writing pages", writer.rows, self.rows)
-        if writer.page_bytes == 0:
-            writer.page_bytes = self._choose_page_bytes()
-        shutil.rmtree(scratch)
-        manifest = writer.finish(
-            self.source.schema,
-            self.spec,
-            null_keys=self.null_keys,
-            rejected_rows=self.source.rejected_rows,
-        )
+            shutil.rmtree(scratch, ignore_errors=True)
+            manifest = writer.finish(
+                self.source.schema,
+                self.spec,
+                null_keys=self.null_keys,
+                rejected_rows=self.source.rejected_rows,
+            )
         write_manifest(self.directory, manifest)
 
     def _choose_page_bytes(self) -> int:
         needed = PAGE_KEYS + 8 + self.longest_row
+        if needed > LARGEST_PAGE_BYTES:
+            raise StoreError(
+                f"a row takes {format_bytes(self.longest_row)}, and a page, which holds at least "
+                f"one row, {format_bytes(LARGEST_PAGE_BYTES)} at most",
+                hint="leave the column with the long values out, or keep such values in files",
+            )
         if self.page_bytes is not None:
             if needed > self.page_bytes:
                 raise StoreError(
@@ -193,61 +228,94 @@ class _Builder:
             size *= 2
         return size
 
-    def _sorted(self, scratch: Path) -> Iterator[pa.RecordBatch]:
+    def _sorted(self, scratch: Path) -> Generator[pa.RecordBatch, None, None]:
         """All rows as (shard, key64, row), in order."""
         # DuckDB keeps to its limit for sorting but not for what passes through it: leave a share
         # to the batches on their way in and out.
-        config = {
+        config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{max(self.memory_bytes * 6 // 10, 100_000_000)}B",
             "temp_directory": str(scratch),
             "preserve_insertion_order": "false",
             "arrow_large_buffer_size": "true",
             "threads": str(min(os.cpu_count() or 1, 4)),
         }
-        with duckdb.connect(":memory:", config=config) as connection:
-            packed = pa.RecordBatchReader.from_batches(_PACKED, self._packed())
-            connection.register("packed", packed)
-            order = "shard, key64" if self.spec.is_number else "shard, key64, row"
-            query = f"SELECT shard, key64, row FROM packed ORDER BY {order}"
-            try:
-                yield from connection.sql(query).fetch_arrow_reader(SORTED_ROWS)
-            except duckdb.OutOfMemoryException as error:
+        packed = self._packed()
+        try:
+            first = next(packed, None)
+            if first is None:
+                return
+            batch_rows = _rows_within(BATCH_BYTES, SORTED_ROWS, first)
+            reader = pa.RecordBatchReader.from_batches(_PACKED, chain([first], packed))
+            with duckdb.connect(":memory:", config=config) as connection:
+                # Ours is the progress that is shown; DuckDB would draw its own on standard output.
+                connection.execute("SET enable_progress_bar = false")
+                connection.register("packed", reader)
+                order = "shard, key64" if self.spec.is_number else "shard, key64, row"
+                query = f"SELECT shard, key64, row FROM packed ORDER BY {order}"
+                yield from connection.sql(query).to_arrow_reader(batch_rows)
+        except (duckdb.Error, pa.ArrowException) as error:
+            if self.source_error is not None:
+                # What the source raised, and not DuckDB's account of it.
+                raise self.source_error from None
+            if isinstance(error, duckdb.OutOfMemoryException) and not _is_disk_full(error):
                 raise OptionError(
                     f"{format_bytes(self.memory_bytes)} are too few to sort this table",
                     hint='give the build more, for example memory="2GB"',
                 ) from error
+            raise
 
     def _packed(self) -> Iterator[pa.RecordBatch]:
         total = self.source.rows
-        for batch in self.source.batches():
-            for start in range(0, batch.num_rows, PACK_ROWS):
-                yield self._pack(batch.slice(start, PACK_ROWS))
-            self.rows += batch.num_rows
-            self.report("reading and sorting", self.rows, total)
+        try:
+            for batch in self.source.batches():
+                step = _rows_within(BATCH_BYTES, PACK_ROWS, batch)
+                for start in range(0, batch.num_rows, step):
+                    packed = self._pack(batch.slice(start, step))
+                    if packed.num_rows:
+                        yield packed
+                self.rows += batch.num_rows
+                self.report("reading and sorting", self.rows, total)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.source_error = error
+            raise
 
     def _pack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = self.spec.names
         key_columns = self.spec.cast([batch.column(name) for name in names], names)
         keys = self.spec.keys(key_columns)
-        if keys.nulls:
-            self.null_keys += keys.nulls
-            kept = pa.array(keys.valid.astype(bool))
-            return self._pack(batch.filter(kept))
-        ordered = ordered_batch(batch, self.layout.schema, dict(zip(names, key_columns, strict=True)))
-        packed = self.layout.columns(ordered)
         rows = batch.num_rows
-        data = np.empty(packed_size(packed.columns.kernel, 0, rows), np.uint8)
+        ordered = ordered_batch(
+            batch, self.layout.schema, dict(zip(names, key_columns, strict=True))
+        )
+        leaves = self.layout.columns(ordered)
+        columns = leaves.columns.kernel
+        data = np.empty(packed_size(columns, 0, rows), np.uint8)
         starts = np.empty(rows + 1, np.int64)
-        pack_records(packed.columns.kernel, 0, rows, starts, data)
-        if rows:
-            self.longest_row = max(self.longest_row, int(np.diff(starts).max()))
+        pack_records(columns, 0, rows, starts, data)
         shard = np.zeros(rows, np.int32)
         if self.shards > 1:
             shards_of(keys.key64, self.shards, shard)
         row = pa.Array.from_buffers(
             pa.large_binary(), rows, [None, pa.py_buffer(starts), pa.py_buffer(data)]
         )
-        return pa.RecordBatch.from_arrays([pa.array(shard), pa.array(keys.key64), row], schema=_PACKED)
+        arrays = [pa.array(shard), pa.array(keys.key64), row]
+        packed = pa.RecordBatch.from_arrays(arrays, schema=_PACKED)
+        lengths = np.diff(starts)
+        if keys.nulls:
+            self.null_keys += keys.nulls
+            kept = keys.valid.astype(bool)
+            # Here and not before: Arrow cannot filter columns of every type.
+            packed, lengths = packed.filter(pa.array(kept)), lengths[kept]
+        self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
+        return packed
+
+
+def _rows_within(size_bytes: int, most: int, sample: pa.RecordBatch) -> int:
+    """How many rows like those of `sample` take this many bytes, up to `most`."""
+    row_bytes = sample.nbytes / max(sample.num_rows, 1)
+    return int(min(max(size_bytes / max(row_bytes, 1), 1), most))
 
 
 _PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
@@ -264,11 +332,7 @@ def ordered_batch(
     batch: pa.RecordBatch, schema: pa.Schema, replaced: dict[str, pa.Array]
 ) -> pa.RecordBatch:
     """The columns of `batch` in the order of `schema`, some of them replaced."""
-    columns = [replaced.get(name, None) for name in schema.names]
-    columns = [
-        batch.column(name) if column is None else column
-        for name, column in zip(schema.names, columns, strict=True)
-    ]
+    columns = [replaced[name] if name in replaced else batch.column(name) for name in schema.names]
     return pa.RecordBatch.from_arrays(columns, names=schema.names)
 
 
@@ -365,10 +429,19 @@ class PageWriter:
 
     def _write_pages(self, pages: npt.NDArray[np.uint8]) -> None:
         if self._file is None:
-            self._file = os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        view = memoryview(pages)
+            self._file = self._create()
+        view = pages.data
         while view:
             view = view[os.write(self._file, view) :]
+
+    def _create(self) -> int:
+        return os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    def close(self) -> None:
+        """Close the file of the shard that is being written, if any."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
 
     def _path(self) -> Path:
         return self.directory / f"shard-{self._shard:04d}.pages"
@@ -376,12 +449,12 @@ class PageWriter:
     def _close_shard(self) -> None:
         self._cut(final=True)
         if self._file is None:
-            self._file = os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            self._file = self._create()
         os.fsync(self._file)
-        os.close(self._file)
+        self.close()
         name = f"{self.prefix}/{self._path().name}"
         self._infos.append(ShardInfo(file=name, pages=self._pages, rows=self._shard_rows))
-        self._file, self._left = None, None
+        self._left = None
         self._pages, self._shard_rows = 0, 0
         self._carry[:] = 0
         self._tally[4] = 0

@@ -8,10 +8,13 @@ written as one or more such *leaves*, and read back from them:
 | integers, floats, dates, times, timestamps, durations, decimals, fixed-size binary | itself |
 | bool | one byte |
 | string, binary, their large and view forms | a byte string |
-| dictionary | the leaves of its values |
+| dictionary | the leaves of its values (each batch of results gets a dictionary of its own) |
 | struct | one byte (is it there?), then the leaves of its fields |
-| list, large list, fixed-size list, map | a byte string: the packed rows of its items |
+| lists of every kind, maps | a byte string: the packed leaves of its items |
+| extension types | the leaves of their storage |
 | null | none |
+
+Unions and run-end encoded columns are refused.
 """
 
 from __future__ import annotations
@@ -36,6 +39,11 @@ class Leaf:
     def is_bytes(self) -> bool:
         """Whether values differ in length."""
         return self.width_bytes == 0
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether Arrow counts the bytes of a byte string with 64 bits."""
+        return bool(pa.types.is_large_binary(self.type) or pa.types.is_large_string(self.type))
 
 
 class ColumnCodec(ABC):
@@ -79,16 +87,42 @@ class _Cast(ColumnCodec):
         return self._inner.encode(array.cast(self._inner.type))
 
     def decode(self, leaves: list[pa.Array], length: int) -> pa.Array:
-        plain = self._inner.decode(leaves, length)
-        if pa.types.is_dictionary(self.type):
-            # Arrow has no cast to dictionaries with narrow indices: encode, then narrow.
-            encoded = plain.dictionary_encode()
-            return pa.DictionaryArray.from_arrays(
-                encoded.indices.cast(self.type.index_type),
-                encoded.dictionary.cast(self.type.value_type),
-                ordered=self.type.ordered,
-            )
-        return plain.cast(self.type)
+        return self._inner.decode(leaves, length).cast(self.type)
+
+
+class _Dictionary(ColumnCodec):
+    """A column stored by its values.
+
+    A dictionary belongs to a batch, not to a type, so the one that came is gone: values stand in
+    the order in which the batch of results has them first, also where the type says `ordered`.
+    """
+
+    def __init__(self, type_: pa.DataType) -> None:
+        self._plain = _PLAIN_OF_VIEW.get(type_.value_type, type_.value_type)
+        try:
+            pa.nulls(0, self._plain).dictionary_encode()
+        except pa.ArrowNotImplementedError:
+            raise _not_stored(type_) from None
+        self._inner = codec_for(self._plain)
+        super().__init__(type_, self._inner.leaves)
+
+    def encode(self, array: pa.Array) -> list[pa.Array]:
+        values = array.dictionary.cast(self._plain)
+        return self._inner.encode(values.take(array.indices))
+
+    def decode(self, leaves: list[pa.Array], length: int) -> pa.Array:
+        encoded = self._inner.decode(leaves, length).dictionary_encode()
+        try:
+            indices = encoded.indices.cast(self.type.index_type)
+        except pa.ArrowInvalid:
+            raise SchemaError(
+                f"{len(encoded.dictionary)} different values in one batch of results are too many "
+                f"for {self.type}",
+                hint=f"cast the column to {self.type.value_type}, or widen its indices",
+            ) from None
+        return pa.DictionaryArray.from_arrays(
+            indices, encoded.dictionary.cast(self.type.value_type), ordered=self.type.ordered
+        )
 
 
 class _Struct(ColumnCodec):
@@ -109,10 +143,11 @@ class _Struct(ColumnCodec):
         for codec in self._fields:
             children.append(codec.decode(leaves[at : at + len(codec.leaves)], length))
             at += len(codec.leaves)
-        missing = leaves[0].is_null() if leaves[0].null_count else None
-        if not children:
-            return pa.array([{}] * length, self.type)
-        return pa.StructArray.from_arrays(children, fields=list(self.type), mask=missing)
+        there = leaves[0]
+        validity = there.buffers()[0] if there.null_count else None
+        return pa.Array.from_buffers(
+            self.type, length, [validity], there.null_count, children=children
+        )
 
 
 class _Null(ColumnCodec):
@@ -148,11 +183,9 @@ def codec_for(type_: pa.DataType) -> ColumnCodec:
     if kinds.is_boolean(type_):
         return _Cast(type_, pa.uint8())
     if kinds.is_dictionary(type_):
-        return _Cast(type_, type_.value_type)
-    if kinds.is_string_view(type_):
-        return _Cast(type_, pa.large_string())
-    if kinds.is_binary_view(type_):
-        return _Cast(type_, pa.large_binary())
+        return _Dictionary(type_)
+    if type_ in _PLAIN_OF_VIEW:
+        return _Cast(type_, _PLAIN_OF_VIEW[type_])
     if _is_bytes(type_):
         return _Plain(type_)
     if kinds.is_struct(type_):
@@ -161,18 +194,28 @@ def codec_for(type_: pa.DataType) -> ColumnCodec:
         kinds.is_list(type_)
         or kinds.is_large_list(type_)
         or kinds.is_fixed_size_list(type_)
+        or kinds.is_list_view(type_)
+        or kinds.is_large_list_view(type_)
         or kinds.is_map(type_)
     ):
-        from semistream.store.lists import ListCodec  # noqa: PLC0415 - the two need each other
+        from semistream.store.lists import ListCodec  # the two need each other
 
         return ListCodec(type_)
     if kinds.is_primitive(type_) or kinds.is_decimal(type_) or kinds.is_fixed_size_binary(type_):
         if type_.bit_width == 0:
             return _Cast(type_, pa.binary())
         return _Plain(type_)
-    raise SchemaError(
-        f"columns of type {type_} cannot be stored",
-        hint="leave the column out, or cast it to a string, a number or a list of them",
+    raise _not_stored(type_)
+
+
+_PLAIN_OF_VIEW = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+"""Views have no buffer of their own bytes in a row, and few of Arrow's functions take them."""
+
+
+def _not_stored(type_: pa.DataType) -> SchemaError:
+    return SchemaError(
+        f"values of type {type_} cannot be stored",
+        hint="leave the column out, or cast it to a string, a number, a struct or a list of them",
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -47,6 +50,8 @@ class FileMaster:
         self.spec = KeySpec.of(schema, self.manifest.key, hash_bits=self.manifest.hash_bits)
         self.layout = master_layout(schema, self.spec)
         self.index = self._read_index()
+        # Also when the master is merely forgotten: file descriptors are scarce in long-lived workers.
+        self._end = weakref.finalize(self, _close_all, self._files)
         self._open_files()
 
     @property
@@ -87,7 +92,7 @@ class FileMaster:
     def shard_ranges(self) -> list[tuple[int, int]]:
         """First page and the page after the last of every shard."""
         starts = self._shard_start.tolist()
-        return list(zip(starts[:-1], starts[1:], strict=True))
+        return list(pairwise(starts))
 
     def locate(self, keys: npt.NDArray[np.int64], out: npt.NDArray[np.int32]) -> None:
         """The first page that can hold each key; -1 where there is none."""
@@ -110,14 +115,20 @@ class FileMaster:
     def read_page(self, number: int) -> npt.NDArray[np.uint8]:
         """One page, checked; for inspection, not for joins."""
         if not 0 <= number < self.pages:
-            raise OptionError(f"there is no page {number}; pages go from 0 to {self.pages - 1}")
+            raise OptionError(
+                f"there is no page {number} in {str(self.path)!r}, which has {self.pages} pages",
+                hint="pages are counted from 0 over all shards",
+            )
         shard = int(np.searchsorted(self._shard_start, number, side="right")) - 1
         local = number - int(self._shard_start[shard])
         with (self.path / self.manifest.shards[shard].file).open("rb") as file:
             file.seek(local * self.page_bytes)
             page = np.frombuffer(file.read(self.page_bytes), np.uint8)
         if len(page) < self.page_bytes:
-            raise CorruptPageError(f"{str(self.path)!r} is cut short: page {number} is missing")
+            raise CorruptPageError(
+                f"{str(self.path)!r} is cut short: page {number} is missing from its file",
+                hint="restore the file or build the master again",
+            )
         if first_bad_page(page, self.page_bytes, local) >= 0:
             raise CorruptPageError(
                 f"page {number} of {str(self.path)!r} is damaged: its checksum does not fit",
@@ -126,7 +137,11 @@ class FileMaster:
         return page
 
     def bad_pages(self) -> Iterator[tuple[int, int | None]]:
-        """Check every page: yields (pages checked so far, number of a bad page or None)."""
+        """Check every page: yields (pages checked so far, number of a bad page or None).
+
+        A page is bad if its checksum does not fit, if it stands at another page's place, or if its
+        file ends before it.
+        """
         chunk = max((4 << 20) // self.page_bytes, 1)
         for shard, info in enumerate(self.manifest.shards):
             base = int(self._shard_start[shard])
@@ -137,20 +152,19 @@ class FileMaster:
                     whole = len(data) // self.page_bytes
                     at = 0
                     while at < whole:
-                        bad = first_bad_page(data[at * self.page_bytes :], self.page_bytes, first + at)
+                        rest = data[at * self.page_bytes : whole * self.page_bytes]
+                        bad = int(first_bad_page(rest, self.page_bytes, first + at))
                         if bad < 0:
                             break
-                        yield base + bad, base + bad
+                        yield base + bad + 1, base + bad
                         at = bad - first + 1
-                    for missing in range(whole, count):
-                        yield base + first + missing, base + first + missing
+                    for missing in range(base + first + whole, base + first + count):
+                        yield missing + 1, missing
                     yield base + first + count, None
 
     def close(self) -> None:
         """Close the page files; joins that still use this master must be closed before."""
-        for descriptor in self._files:
-            os.close(descriptor)
-        self._files = []
+        self._end()
 
     def __enter__(self) -> FileMaster:
         return self
@@ -163,10 +177,6 @@ class FileMaster:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_files", None):
-            self.close()
-
     def _read_index(self) -> Struct:
         file = self.path / self.manifest.index_file
         try:
@@ -174,14 +184,17 @@ class FileMaster:
         except FileNotFoundError:
             raise StoreError(
                 f"{str(self.path)!r} has lost its index {self.manifest.index_file!r}",
-                hint="build the master again",
+                hint="restore it or build the master again",
             ) from None
+        except OSError as error:
+            raise _unreadable(file, error) from error
+        pages = self.manifest.pages
         if index_checksum(raw) != self.manifest.index_checksum:
             raise StoreError(
-                f"the index of {str(self.path)!r} is damaged: its checksum does not fit",
-                hint="build the master again",
+                f"the index of {str(self.path)!r} is damaged: the checksum of its {len(raw)} bytes "
+                f"for {pages} pages does not fit",
+                hint="restore it or build the master again",
             )
-        pages = self.manifest.pages
         first = np.frombuffer(raw, np.int64, pages)
         continued = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
@@ -200,9 +213,8 @@ class FileMaster:
         )
 
     def _open_files(self) -> None:
-        flags = os.O_RDONLY
-        if self.io == "direct":
-            flags |= os.O_DIRECT
+        direct = self.io == "direct"
+        flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
         for shard in self.manifest.shards:
             file = self.path / shard.file
             try:
@@ -212,15 +224,13 @@ class FileMaster:
                     f"{str(self.path)!r} has lost its page file {shard.file!r}",
                     hint="restore it or build the master again",
                 ) from None
-            except PermissionError:
-                raise StoreError(f"no permission to read {str(file)!r}") from None
             except OSError as error:
-                if self.io != "direct":
-                    raise
-                raise StoreError(
-                    f"the file system of {str(file)!r} has no direct reads ({error.strerror})",
-                    hint='use io="buffered", or move the master to another disk',
-                ) from None
+                if direct and error.errno in (errno.EINVAL, errno.EOPNOTSUPP):
+                    raise StoreError(
+                        f"the file system of {str(file)!r} has no direct reads ({error.strerror})",
+                        hint='use io="buffered", or move the master to another disk',
+                    ) from error
+                raise _unreadable(file, error) from error
             self._files.append(descriptor)
             size = os.fstat(descriptor).st_size
             if size < shard.pages * self.page_bytes:
@@ -232,8 +242,25 @@ class FileMaster:
                 )
 
 
+def _unreadable(file: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"{str(file)!r} cannot be read: {error.strerror}", hint="check its permissions and its disk"
+    )
+
+
+def _close_all(files: list[int]) -> None:
+    while files:
+        os.close(files.pop())
+
+
 def open_master(path: str | Path, *, io: str = "buffered") -> FileMaster:
-    """Open the current version of a master."""
+    """Open the current version of a master: its index is read, its pages stay on disk.
+
+    `io="direct"` reads past the operating system's cache, for benchmarks and for machines that have
+    no memory to spare; "buffered" lets free memory help.
+    """
     if io not in IO_MODES:
-        raise OptionError(f'io={io!r} is not one of "buffered", "direct"')
+        raise OptionError(
+            f"io={io!r} is not a way to read pages", hint=f"use one of {', '.join(IO_MODES)}"
+        )
     return FileMaster(Path(path), read_manifest(path), io)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,14 +51,22 @@ class KeySpec:
         if not columns:
             raise OptionError("the key names no column", hint='write key="customer_id"')
         if len(set(columns)) != len(columns):
-            raise OptionError(f"the key names a column twice: {', '.join(columns)}")
+            raise OptionError(
+                f"the key names a column twice: {', '.join(columns)}", hint="name each once"
+            )
+        if not 1 <= hash_bits <= 64:
+            raise OptionError(
+                f"hash_bits={hash_bits} is not between 1 and 64", hint="leave it out but for tests"
+            )
         fields = []
         for name in columns:
             found = schema.get_all_field_indices(name)
             if not found:
-                raise unknown_name("column", name, schema.names)
+                raise unknown_name("key column", name, schema.names)
             if len(found) > 1:
-                raise KeyTypeError(f"the table has {len(found)} columns named {name!r}")
+                raise KeyTypeError(
+                    f"the table has {len(found)} columns named {name!r}", hint="rename one of them"
+                )
             field = schema.field(found[0])
             fields.append(field.with_type(_key_type(field)))
         return cls(pa.schema(fields), hash_bits)
@@ -71,20 +81,25 @@ class KeySpec:
         """Whether key64 is the key itself, so that order and ranges hold."""
         return len(self.schema) == 1 and _number_type(self.schema.field(0).type) is not None
 
+    @cached_property
+    def _layout(self) -> RowLayout:
+        """How a key is written before it is hashed."""
+        return RowLayout.of(self.schema, prefix=False)
+
     @property
     def folded(self) -> str | None:
         """The column that need not be stored beside key64, if there is one."""
         # Unsigned 64-bit keys are shifted to keep their order, so their bytes are not key64's.
         if self.is_number and not pa.types.is_uint64(self.schema.field(0).type):
-            return self.schema.field(0).name
+            return str(self.schema.field(0).name)
         return None
 
     def cast(self, columns: Sequence[pa.Array], names: Sequence[str]) -> list[pa.Array]:
-        """A stream's key columns in the master's types; an error names the one that does not fit."""
+        """A stream's key columns in the master's types; an error names the one that cannot be."""
         cast = []
         for field, column, name in zip(self.schema, columns, names, strict=True):
             check_key_type(name, column.type, field)
-            cast.append(_cast_key(column, field, name))
+            cast.append(_cast_key(column, field.type))
         return cast
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:
@@ -93,8 +108,7 @@ class KeySpec:
         valid, nulls = _validity(columns, length)
         if self.is_number:
             return Keys(_numbers(columns[0]), valid, nulls)
-        layout = RowLayout.of(self.schema, prefix=False)
-        packed = layout.columns(pa.RecordBatch.from_arrays(list(columns), schema=self.schema))
+        packed = self._layout.columns(pa.RecordBatch.from_arrays(list(columns), schema=self.schema))
         size = packed_size(packed.columns.kernel, 0, length)
         data, starts = np.empty(size, np.uint8), np.empty(length + 1, np.int64)
         pack_records(packed.columns.kernel, 0, length, starts, data)
@@ -103,7 +117,7 @@ class KeySpec:
         return Keys(key64, valid, nulls)
 
     def describe(self) -> str:
-        """The key for people, such as `customer_id int64` or `hash of (source string, id int64)`."""
+        """The key for people: `customer_id int64`, or `hash of (source string, id int64)`."""
         listed = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return listed if self.is_number else f"hash of ({listed})"
 
@@ -147,41 +161,68 @@ def _family(type_: pa.DataType) -> str | None:
     return None
 
 
-def _cast_key(column: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    if column.type == field.type:
+def _cast_key(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """A key column in the master's type; null where the value has no place in it.
+
+    A value that the master's type cannot hold has no partner. It must not match another one by
+    wrapping around or being rounded, nor stop the stream: like a null, it stays unmatched.
+    """
+    column = _plain(column)
+    if column.type == wanted:
         return column
-    if pa.types.is_fixed_size_binary(column.type) and not pa.types.is_fixed_size_binary(field.type):
+    kinds = pa.types
+    if kinds.is_fixed_size_binary(wanted) and not kinds.is_decimal(wanted):
         column = column.cast(pa.binary())
+        return _only(column, pc.equal(pc.binary_length(column), wanted.byte_width)).cast(wanted)
     try:
-        return column.cast(field.type)
+        return column.cast(wanted)
     except pa.ArrowInvalid:
         pass
-    # Values that the master's type cannot hold have no partner; they must not match another by
-    # wrapping around, nor stop the stream. They are treated like nulls: unmatched.
-    return _cast_where_possible(column, field, name)
-
-
-def _cast_where_possible(column: pa.Array, field: pa.Field, name: str) -> pa.Array:
-    if pa.types.is_integer(field.type):
-        width, signed = field.type.bit_width, pa.types.is_signed_integer(field.type)
-        low = -(2 ** (width - 1)) if signed else 0
-        high = 2 ** (width - 1) - 1 if signed else 2**width - 1
-        came_low = (
-            -(2 ** (column.type.bit_width - 1)) if pa.types.is_signed_integer(column.type) else 0
-        )
-        came_high = (
-            2 ** (column.type.bit_width - 1) - 1
-            if pa.types.is_signed_integer(column.type)
-            else 2**column.type.bit_width - 1
-        )
+    if kinds.is_integer(wanted):
+        (low, high), (least, most) = _range(wanted), _range(column.type)
         fits = pc.and_(
-            pc.greater_equal(column, pa.scalar(max(low, came_low), column.type)),
-            pc.less_equal(column, pa.scalar(min(high, came_high), column.type)),
+            pc.greater_equal(column, pa.scalar(max(low, least), column.type)),
+            pc.less_equal(column, pa.scalar(min(high, most), column.type)),
         )
-        return pc.if_else(fits, column, pa.scalar(None, column.type)).cast(field.type)
-    forced = column.cast(field.type, safe=False)
-    back = forced.cast(column.type, safe=False)
-    return pc.if_else(pc.equal(back, column), forced, pa.scalar(None, field.type))
+        return _only(column, fits).cast(wanted)
+    if kinds.is_decimal(wanted):
+        column = _only_below(column, wanted.precision - wanted.scale)
+    forced = column.cast(wanted, safe=False)
+    return _only(forced, pc.equal(forced.cast(column.type, safe=False), column))
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    """Without a dictionary or views, for which Arrow has few functions."""
+    kinds = pa.types
+    if kinds.is_dictionary(column.type):
+        return _plain(column.dictionary).take(column.indices)
+    if kinds.is_string_view(column.type):
+        return column.cast(pa.large_string())
+    if kinds.is_binary_view(column.type):
+        return column.cast(pa.large_binary())
+    return column
+
+
+def _only(column: pa.Array, fits: pa.Array) -> pa.Array:
+    return pc.if_else(fits, column, pa.scalar(None, column.type))
+
+
+def _only_below(column: pa.Array, digits: int) -> pa.Array:
+    """Decimals with at most this many digits before the point."""
+    type_ = column.type
+    if type_.precision - type_.scale <= digits:
+        return column
+    if type_.bit_width < 128:
+        type_ = pa.decimal128(type_.precision, type_.scale)
+        column = column.cast(type_)
+    limit = pa.scalar(Decimal(10) ** max(digits, 0), type_)
+    return _only(column, pc.less(pc.abs(column), limit))
+
+
+def _range(type_: pa.DataType) -> tuple[int, int]:
+    if pa.types.is_signed_integer(type_):
+        return -(2 ** (type_.bit_width - 1)), 2 ** (type_.bit_width - 1) - 1
+    return 0, 2**type_.bit_width - 1
 
 
 def _key_type(field: pa.Field) -> pa.DataType:
@@ -197,7 +238,8 @@ def _key_type(field: pa.Field) -> pa.DataType:
     if _family(type_) is None:
         raise KeyTypeError(
             f"column {field.name!r} of type {type_} cannot be a key",
-            hint="use integers, strings, dates, timestamps, decimals or binary",
+            hint="use integers, strings, dates, times, timestamps, decimals, booleans or binary, "
+            "or cast it to one of them",
         )
     return type_
 
@@ -205,7 +247,7 @@ def _key_type(field: pa.Field) -> pa.DataType:
 def _number_type(type_: pa.DataType) -> np.dtype[np.generic] | None:
     kinds = pa.types
     if kinds.is_integer(type_):
-        return np.dtype(type_.to_pandas_dtype())
+        return np.dtype(str(type_))  # Arrow and NumPy call integers the same
     if kinds.is_date32(type_) or kinds.is_time32(type_):
         return np.dtype(np.int32)
     if kinds.is_date64(type_) or kinds.is_timestamp(type_) or kinds.is_time64(type_):

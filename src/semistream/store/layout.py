@@ -14,9 +14,9 @@ column is not repeated in the record: key64 is its value (see `keys.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from semistream.store.columns import ColumnCodec, Leaf, codec_for
 
 PREFIX_BYTES = 12
 """key64 and link in front of a waiting row."""
+
+MOST_NARROW = 2**31 - 1
+"""What Arrow's 32-bit offsets can count in one column of a batch."""
 
 _I64 = npt.NDArray[np.int64]
 
@@ -60,7 +63,9 @@ class RowLayout:
             try:
                 codecs.append(codec_for(field.type))
             except SchemaError as error:
-                raise SchemaError(f"column {field.name!r}: {error.message}", hint=error.hint) from None
+                raise SchemaError(
+                    f"column {field.name!r} of type {field.type}: {error.message}", hint=error.hint
+                ) from None
         leaves = tuple(leaf for codec in codecs for leaf in codec.leaves)
         prefix_bytes = PREFIX_BYTES if prefix else 0
         null_bytes = (len(leaves) + 1 + 7) // 8
@@ -136,7 +141,7 @@ class RowLayout:
     def select(self, columns: Sequence[str]) -> ColumnReader:
         """A reader of some columns, in the order given."""
         by_name = dict(zip(self.schema.names, self.codecs, strict=True))
-        return ColumnReader(tuple(by_name[name] for name in columns))
+        return ColumnReader(tuple(columns), tuple(by_name[name] for name in columns))
 
     def batch(
         self,
@@ -145,13 +150,14 @@ class RowLayout:
         seen: npt.NDArray[np.uint8],
     ) -> list[pa.Array]:
         """Arrow columns from all leaves; see `ColumnReader.batch`."""
-        return ColumnReader(self.codecs).batch(leaves, nulls, seen)
+        return ColumnReader(tuple(self.schema.names), self.codecs).batch(leaves, nulls, seen)
 
 
 @dataclass(frozen=True)
 class ColumnReader:
     """Turns leaves that kernels wrote into Arrow columns."""
 
+    names: tuple[str, ...]
     codecs: tuple[ColumnCodec, ...]
 
     def batch(
@@ -166,15 +172,18 @@ class ColumnReader:
         """
         arrays = [_leaf_array(leaf, nulls, seen) for leaf in leaves]
         columns, at = [], 0
-        for codec in self.codecs:
+        for name, codec in zip(self.names, self.codecs, strict=True):
             part = arrays[at : at + len(codec.leaves)]
-            columns.append(codec.decode(part, len(nulls)))
+            try:
+                columns.append(codec.decode(part, len(nulls)))
+            except SchemaError as error:
+                raise SchemaError(f"column {name!r}: {error.message}", hint=error.hint) from None
             at += len(codec.leaves)
         return columns
 
 
 class LeafValues(NamedTuple):
-    """One leaf of an output: its type, the values (or the byte strings' lengths) and their bytes."""
+    """One leaf of an output: its type, its values (or byte strings' lengths) and their bytes."""
 
     leaf: Leaf
     length: int
@@ -190,42 +199,52 @@ class PackedColumns(NamedTuple):
     alive: list[pa.Array]
 
 
-def pack_columns(layout: RowLayout, arrays: Sequence[pa.Array]) -> PackedColumns:
-    """Addresses of leaf arrays in the order of the layout's leaves."""
-    count = len(arrays)
-    table = np.zeros((5, max(count, 1)), np.int64)
-    folded = set(layout.leaf_range(layout.folded)) if layout.folded is not None else set()
-    for i, (array, leaf) in enumerate(zip(arrays, layout.leaves, strict=True)):
-        buffers = array.buffers()
-        start = array.offset
+def leaf_columns(
+    leaves: Sequence[Leaf], arrays: Sequence[pa.Array], **record: Any
+) -> PackedColumns:
+    """Addresses of leaf arrays; `record` says where kernels that write records put them."""
+    table = np.zeros((5, max(len(arrays), 1)), np.int64)
+    data, starts, start_width, valid, valid_bit = table
+    for i, (array, leaf) in enumerate(zip(arrays, leaves, strict=True)):
+        if len(array) == 0:
+            continue  # its buffers may be missing
+        buffers, first = array.buffers(), array.offset
         if buffers[0] is not None and array.null_count:
-            table[3, i], table[4, i] = buffers[0].address, start
+            valid[i], valid_bit[i] = buffers[0].address, first
+        values = buffers[-1]
+        data[i] = values.address if values is not None else 0
         if leaf.is_bytes:
-            wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
-            table[0, i] = buffers[2].address if buffers[2] is not None else 0
-            table[1, i] = buffers[1].address + start * (8 if wide else 4)
-            table[2, i] = 8 if wide else 4
+            start_width[i] = 8 if leaf.is_wide else 4
+            starts[i] = buffers[1].address + first * start_width[i]
         else:
-            values = buffers[1].address if buffers[1] is not None else 0
-            table[0, i] = values + start * leaf.width_bytes
-    skip = _i64(int(i in folded) for i in range(count))
+            data[i] += first * leaf.width_bytes
     columns = Struct(
         COLUMNS,
-        count=count,
-        data=table[0],
-        starts=table[1],
-        start_width=table[2],
-        valid=table[3],
-        valid_bit=table[4],
+        count=len(arrays),
+        data=data,
+        starts=starts,
+        start_width=start_width,
+        valid=valid,
+        valid_bit=valid_bit,
+        width=_i64(leaf.width_bytes for leaf in leaves),
+        **record,
+    )
+    return PackedColumns(columns, list(arrays))
+
+
+def pack_columns(layout: RowLayout, arrays: Sequence[pa.Array]) -> PackedColumns:
+    """Addresses of leaf arrays in the order of the layout's leaves."""
+    folded = set(layout.leaf_range(layout.folded)) if layout.folded is not None else set()
+    return leaf_columns(
+        layout.leaves,
+        arrays,
         offset=_i64(layout.offsets),
-        width=_i64(leaf.width_bytes for leaf in layout.leaves),
-        skip=skip,
+        skip=_i64(int(i in folded) for i in range(len(arrays))),
         nulls_at=layout.nulls_offset,
         null_bytes=layout.null_bytes,
         blob_at=layout.blob_offset,
         record_bytes=layout.record_bytes - layout.prefix_bytes,
     )
-    return PackedColumns(columns, list(arrays))
 
 
 def _leaf_array(
@@ -241,13 +260,18 @@ def _leaf_array(
     if not values.leaf.is_bytes:
         buffers = [validity, values.values]
         return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
+    if not values.leaf.is_wide and values.data is not None and values.data.size > MOST_NARROW:
+        raise SchemaError(
+            f"{values.data.size} bytes of text in one batch of results; {values.leaf.type} takes "
+            f"{MOST_NARROW}",
+            hint="give the join less memory, which makes its batches smaller, or use large_string",
+        )
     lengths = np.frombuffer(values.values, np.uint32, length)
-    wide = pa.types.is_large_binary(values.leaf.type) or pa.types.is_large_string(values.leaf.type)
-    starts = np.zeros(length + 1, np.int64 if wide else np.int32)
+    starts = np.zeros(length + 1, np.int64 if values.leaf.is_wide else np.int32)
     np.cumsum(lengths, out=starts[1:])
     buffers = [validity, pa.py_buffer(starts), values.data]
     return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
 
 
-def _i64(values: object) -> _I64:
-    return np.fromiter(values, np.int64)  # type: ignore[call-overload,no-any-return]
+def _i64(values: Iterable[int]) -> _I64:
+    return np.fromiter(values, np.int64)

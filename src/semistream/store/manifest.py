@@ -8,6 +8,7 @@ A master is a directory:
                                 keys repeat, a byte per page that says whether it continues a key
 
 It is written last and put in place by a rename, so a store either opens completely or not at all.
+It carries a checksum of itself: a changed number in it would otherwise lose rows in silence.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.core.errors import StoreError
+from semistream.kernels.hashing import checksum
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
@@ -86,12 +90,18 @@ def schema_to_text(schema: pa.Schema) -> str:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Publish: write beside, sync, rename, sync the directory."""
     beside = directory / (MANIFEST + ".new")
+    plain = asdict(manifest)
     with beside.open("w") as file:
-        json.dump(asdict(manifest), file, indent=1)
+        json.dump({**plain, "checksum": _checksum(plain)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     beside.rename(directory / MANIFEST)
     sync_directory(directory)
+
+
+def _checksum(plain: dict[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return f"{int(checksum(np.frombuffer(text.encode(), np.uint8))):016x}"
 
 
 def read_manifest(path: str | Path) -> Manifest:
@@ -110,19 +120,33 @@ def read_manifest(path: str | Path) -> Manifest:
         )
     try:
         plain = json.loads(file.read_text())
-        if plain.get("format") != FORMAT:
-            raise StoreError(
-                f"{str(path)!r} has the store format {plain.get('format')}, this release reads "
-                f"{FORMAT}",
-                hint="build the master again",
-            )
+    except OSError as error:
+        raise StoreError(
+            f"{str(file)!r} cannot be read: {error.strerror}", hint="check its permissions"
+        ) from error
+    except ValueError as error:
+        raise _damaged(file, str(error)) from error
+    if not isinstance(plain, dict):
+        raise _damaged(file, "it is not a JSON object")
+    if plain.get("format") != FORMAT:
+        raise StoreError(
+            f"{str(path)!r} is of store format {plain.get('format')}, this release reads {FORMAT}",
+            hint="build the master again",
+        )
+    if plain.pop("checksum", None) != _checksum(plain):
+        raise _damaged(file, "its checksum does not fit its content")
+    try:
         plain["shards"] = tuple(ShardInfo(**shard) for shard in plain["shards"])
         plain["key"] = tuple(plain["key"])
         return Manifest(**plain)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise StoreError(
-            f"{str(file)!r} is damaged: {error}", hint="restore it or build the master again"
-        ) from error
+    except (TypeError, KeyError) as error:
+        raise _damaged(file, f"its fields are not those of a manifest ({error})") from error
+
+
+def _damaged(file: Path, why: str) -> StoreError:
+    return StoreError(
+        f"{str(file)!r} is damaged: {why}", hint="restore it or build the master again"
+    )
 
 
 def sync_directory(directory: Path) -> None:

@@ -117,7 +117,10 @@ class PageReader:
                 hint="restore the file or build the master again",
             )
         reason = os.strerror(int(ring.error_number))
-        return StoreError(f"reading page {page} of {self._name!r} failed: {reason}")
+        return StoreError(
+            f"reading page {page} of {self._name!r} failed: {reason}",
+            hint='check the disk and its file system; with io="direct" try "buffered"',
+        )
 
     def close(self) -> None:
         """Stop the workers and free the pipes."""

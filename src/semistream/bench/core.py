@@ -1,0 +1,336 @@
+"""The quick benchmark of the core: every join, warm, on one master, with verified results.
+
+A master of products (120-byte rows) is built once and kept. A stream of sales (20-byte rows) with
+Zipf-distributed keys, scattered over the master, is preloaded and played in a loop. Each cell of
+the grid is one join with one memory and one skew:
+
+1. *Warm-up.* Rows are fed for a third of the cell's time, and then until the memory has been full
+   for one pass over the master, at most for half of the cell's time.
+2. *Measured part.* The clock runs while the join works. Results are set aside and checked while it
+   stands still; few pauses, so that reads under way gain nothing by them.
+3. *Drain.* Nothing is fed any more; the waiting rows are joined outside of the measurement.
+
+All results, from the first row to the last, are verified against DuckDB's join of the same rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.bench.checksum import Checksum
+from semistream.bench.masters import product_master
+from semistream.bench.memory import ResidentGrowth
+from semistream.bench.oracle import JOINED, Expected, ProductOracle
+from semistream.core.budget import parse_bytes
+from semistream.core.clock import Clock, SystemClock
+from semistream.core.errors import BudgetError, OptionError, unknown_name
+from semistream.core.join import SemiStreamJoin
+from semistream.core.progress import Report
+from semistream.core.stats import JoinStats, latency_percentile_s
+from semistream.joins.registry import JOINS, make_join
+from semistream.store.file import IO_MODES, FileMaster
+from semistream.workloads import sale_schema, sales
+
+BATCH_ROWS = 65_536
+MOST_STREAM_ROWS = 4_000_000
+LEAST_MEASURED_ROWS = 10_000
+LEAST_HELD_BYTES = 4_000_000
+DRY_ROWS = 20_000
+
+SEEK_S, PAGE_S = 8e-3, 1e-4
+"""The modelled disk: the papers' machines."""
+
+RESULT_ROW_BYTES = sum(field.type.byte_width for field in JOINED)
+
+Told = Callable[[str], None]
+"""Called with a line on what happens next."""
+
+
+@dataclass(frozen=True)
+class CoreOptions:
+    """The grid and how it is run. `memories` and `skews` are kept as they were written."""
+
+    rows: int = 2_000_000
+    memories: tuple[str, ...] = ("1%", "5%")
+    skews: tuple[float, ...] = (0, 1)
+    joins: tuple[str, ...] = field(default_factory=lambda: tuple(JOINS))
+    io: str = "direct"
+    stream_rows: int | None = None
+    seconds: float | None = None
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise OptionError(f"a master of {self.rows} rows is not possible", hint="rows >= 1")
+        if self.stream_rows is not None and self.stream_rows < 1:
+            raise OptionError(f"stream_rows={self.stream_rows} is not above zero")
+        if self.seconds is not None and not 0 < self.seconds < float("inf"):
+            raise OptionError(f"seconds={self.seconds} is not a time", hint="give seconds per cell")
+        if self.io not in IO_MODES:
+            raise OptionError(f"io={self.io!r} is not one of {', '.join(IO_MODES)}")
+        for name in self.joins:
+            if name not in JOINS:
+                raise unknown_name("join", name, JOINS)
+        for memory in self.memories:
+            parse_bytes(memory, of=10**12)
+        if not (self.joins and self.memories and self.skews):
+            raise OptionError("the grid is empty", hint="name a join, a memory and a skew")
+
+    @property
+    def cell_s(self) -> float:
+        """Seconds of a cell: a pass over a large master takes its time."""
+        return max(4.0, self.rows / 1e6) if self.seconds is None else self.seconds
+
+    @property
+    def preloaded_rows(self) -> int:
+        """Rows of the stream before it repeats."""
+        if self.stream_rows is not None:
+            return self.stream_rows
+        return max(min(2 * self.rows, MOST_STREAM_ROWS), BATCH_ROWS)
+
+    @property
+    def cells(self) -> int:
+        """Cells of the grid."""
+        return len(self.joins) * len(self.memories) * len(self.skews)
+
+
+@dataclass(frozen=True)
+class CoreResult:
+    """One cell. All figures but peaks and `verified` are of the measured part.
+
+    `rows` are stream rows that were answered (matched or proven to have no partner) in `seconds`.
+    `modelled_rows_per_s` is the rate that a disk with a seek of 8 ms and 0.1 ms per page would
+    allow; None where no page was read.
+    """
+
+    join: str
+    memory: str
+    skew: float
+    rows_per_s: float
+    pages_per_row: float
+    requests_per_row: float
+    hit_share: float
+    peak_accounted_bytes: int
+    peak_rss_growth_bytes: int
+    io: str
+    verified: bool
+    modelled_rows_per_s: float | None
+    rows: int
+    seconds: float
+    time_io_s: float
+    latency_p50_s: float
+    latency_p99_s: float
+    memory_bytes: int
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+
+def run_core(
+    options: CoreOptions,
+    workdir: Path,
+    *,
+    tell: Told = lambda line: None,
+    report: Report | None = None,
+    clock: Clock | None = None,
+) -> Iterator[CoreResult]:
+    """Run the grid, skew by skew and memory by memory; each cell is yielded when it is done."""
+    clock = clock or SystemClock()
+    tell(f"the master of {options.rows:,} rows")
+    with product_master(workdir, options.rows, io=options.io, report=report) as master:
+        _check_budgets(options, master)
+        tell("the stream, and DuckDB's join of it to compare with")
+        streams: dict[float, list[pa.RecordBatch]] = {}
+        expected: dict[float, Expected] = {}
+        with ProductOracle(options.rows, scratch=workdir) as oracle:
+            for skew in options.skews:
+                streams[skew] = _stream(options, skew)
+                expected[skew] = oracle.expected(streams[skew])
+        for join in options.joins:
+            tell(f"{join}: loading its kernels")
+            _dry_run(join, master, options, streams[options.skews[0]])
+        grid = itertools.product(options.skews, options.memories, options.joins)
+        for number, (skew, memory, join) in enumerate(grid, start=1):
+            tell(f"[{number:2}/{options.cells}] {join}, memory {memory}, skew {skew:g}")
+            yield measure(
+                master,
+                streams[skew],
+                expected[skew],
+                join=join,
+                memory=memory,
+                skew=skew,
+                seconds=options.cell_s,
+                seed=options.seed,
+                clock=clock,
+            )
+
+
+def measure(
+    master: FileMaster,
+    stream: Sequence[pa.RecordBatch],
+    expected: Expected,
+    *,
+    join: str,
+    memory: str,
+    skew: float,
+    seconds: float,
+    seed: int,
+    clock: Clock,
+) -> CoreResult:
+    """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two."""
+    produced = Checksum()
+    with ResidentGrowth() as growth:
+        operator = _make(join, master, memory, seed=seed, clock=clock)
+        with operator:
+            feed = _Feed(operator, stream)
+            _warm_up(feed, produced, master.pages, seconds, clock)
+            growth.pause()
+            before = operator.stats
+            held_bytes = max(LEAST_HELD_BYTES, before.bytes_limit // 2)
+            measured_s = _measured(feed, produced, held_bytes, seconds / 2, clock)
+            after = operator.stats
+            growth.resume()
+            for batch in operator.finish():
+                produced.add(batch)
+            final = operator.stats
+    rows = _answered(after) - _answered(before)
+    pages, seeks = after.pages_read - before.pages_read, after.seeks - before.seeks
+    looked_up = after.hits + after.misses - before.hits - before.misses
+    modelled_s = seeks * SEEK_S + pages * PAGE_S
+    latencies = after.latency_histogram - before.latency_histogram
+    return CoreResult(
+        join=join,
+        memory=memory,
+        skew=skew,
+        rows_per_s=rows / measured_s,
+        pages_per_row=pages / max(rows, 1),
+        requests_per_row=(after.requests - before.requests) / max(rows, 1),
+        hit_share=(after.hits - before.hits) / max(looked_up, 1),
+        peak_accounted_bytes=final.bytes_peak,
+        peak_rss_growth_bytes=growth.peak_bytes,
+        io=master.io,
+        verified=expected.agrees(produced, final.rows_in) and final.rows_waiting == 0,
+        modelled_rows_per_s=rows / modelled_s if modelled_s else None,
+        rows=rows,
+        seconds=measured_s,
+        time_io_s=after.time_io_s - before.time_io_s,
+        latency_p50_s=latency_percentile_s(latencies, 50),
+        latency_p99_s=latency_percentile_s(latencies, 99),
+        memory_bytes=final.bytes_limit,
+    )
+
+
+class _Feed:
+    """Offers a stream in a loop to a join, as `semistream.join` does."""
+
+    def __init__(self, operator: SemiStreamJoin, stream: Sequence[pa.RecordBatch]) -> None:
+        self.operator = operator
+        self.refused = False
+        self._batches = itertools.cycle(stream)
+        self._rest = next(self._batches)
+
+    def advance(self) -> pa.RecordBatch | None:
+        """One push and, if not all was taken, one step."""
+        accepted = self.operator.push(self._rest)
+        if accepted == self._rest.num_rows:
+            self._rest = next(self._batches)
+            return self.operator.take()
+        self.refused = True
+        self._rest = self._rest.slice(accepted)
+        return self.operator.step()
+
+
+def _warm_up(feed: _Feed, produced: Checksum, pages: int, seconds: float, clock: Clock) -> None:
+    start_ns = clock.now_ns()
+    full_at: int | None = None
+    while True:
+        result = feed.advance()
+        if result is not None:
+            produced.add(result)
+        elapsed_s = (clock.now_ns() - start_ns) / 1e9
+        if feed.refused and full_at is None:
+            full_at = feed.operator.stats.pages_read
+        if elapsed_s >= seconds / 2:
+            return
+        if elapsed_s < seconds / 3 or full_at is None:
+            continue
+        if feed.operator.stats.pages_read - full_at >= pages:
+            return
+
+
+def _measured(
+    feed: _Feed, produced: Checksum, held_bytes: int, seconds: float, clock: Clock
+) -> float:
+    """Feed until time and rows suffice; the seconds for which the clock ran."""
+    held: list[pa.RecordBatch] = []
+    most_held = max(held_bytes // RESULT_ROW_BYTES, 1)
+    held_rows, rows = 0, 0
+    total_ns, wanted_ns = 0, int(seconds * 1e9)
+    start_ns = clock.now_ns()
+    while True:
+        result = feed.advance()
+        if result is not None:
+            held.append(result)
+            held_rows += result.num_rows
+        spent_ns = clock.now_ns() - start_ns
+        enough = total_ns + spent_ns >= wanted_ns
+        if held_rows < most_held and not enough:
+            continue
+        # The clock stands still from here on.
+        total_ns += spent_ns
+        rows += held_rows
+        for batch in held:
+            produced.add(batch)
+        held.clear()
+        held_rows = 0
+        if enough and (rows >= LEAST_MEASURED_ROWS or total_ns >= 2 * wanted_ns):
+            return total_ns / 1e9
+        start_ns = clock.now_ns()
+
+
+def _answered(stats: JoinStats) -> int:
+    return stats.rows_in - stats.rows_waiting
+
+
+def _make(
+    join: str, master: FileMaster, memory: str, *, seed: int = 0, clock: Clock | None = None
+) -> SemiStreamJoin:
+    schema = sale_schema()
+    return make_join(
+        join, master, on="product_id", schema=schema, memory=memory, seed=seed, clock=clock
+    )
+
+
+def _stream(options: CoreOptions, skew: float) -> list[pa.RecordBatch]:
+    rows = options.preloaded_rows
+    return list(sales(rows, products=options.rows, skew=skew, seed=options.seed))
+
+
+def _check_budgets(options: CoreOptions, master: FileMaster) -> None:
+    """All joins are made once before the first is run, so that a grid fails at once or not."""
+    for join, memory in itertools.product(options.joins, options.memories):
+        try:
+            _make(join, master, memory).close()
+        except BudgetError as error:
+            raise BudgetError(
+                f"memory {memory}: {error.message}",
+                hint=f"give more memory or rows, or leave {join} out with --joins",
+            ) from None
+
+
+def _dry_run(
+    join: str, master: FileMaster, options: CoreOptions, stream: Sequence[pa.RecordBatch]
+) -> None:
+    """Load or compile everything that the join calls: that takes seconds the first time."""
+    with _make(join, master, options.memories[-1]) as operator:
+        feed = _Feed(operator, [stream[0].slice(0, DRY_ROWS)])
+        while operator.stats.rows_in < DRY_ROWS:
+            feed.advance()
+        for _ in operator.finish():
+            pass

@@ -1,0 +1,95 @@
+"""What a join must have produced, computed by DuckDB from the source and not from our store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.bench.checksum import Checksum, row_hashes
+from semistream.kernels.jit import kernel
+from semistream.workloads import product_schema, products, sale_schema
+
+_PAYLOAD = [field for field in product_schema() if field.name != "product_id"]
+JOINED = pa.schema([*sale_schema(), *_PAYLOAD])
+"""Columns of sales joined with their products."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The checksum and number of results of every prefix of a stream that is played in a loop."""
+
+    checksums: npt.NDArray[np.uint64]
+    counts: npt.NDArray[np.int64]
+
+    def of_prefix(self, rows: int) -> tuple[int, int]:
+        """Checksum and number of results of the first `rows` stream rows."""
+        length = len(self.counts) - 1
+        rounds, rest = divmod(rows, length) if length else (0, 0)
+        value = rounds * int(self.checksums[-1]) + int(self.checksums[rest])
+        return value % 2**64, rounds * int(self.counts[-1]) + int(self.counts[rest])
+
+    def agrees(self, produced: Checksum, rows: int) -> bool:
+        """Whether these are exactly the results of the first `rows` stream rows."""
+        return (produced.value, produced.rows) == self.of_prefix(rows)
+
+
+class ProductOracle:
+    """Joins sales with products in DuckDB; the products are made anew, not read from a master.
+
+    `scratch` is a directory for what does not fit DuckDB's memory.
+    """
+
+    def __init__(self, rows: int, *, seed: int = 0, scratch: Path | None = None) -> None:
+        config: dict[str, Any] = {"preserve_insertion_order": "false"}
+        if scratch is not None:
+            config["temp_directory"] = str(scratch)
+        self._connection = duckdb.connect(":memory:", config=config)
+        # Its bar would be drawn on standard output, where only results belong.
+        self._connection.execute("SET enable_progress_bar = false")
+        self._connection.register("made", products(rows, seed=seed))
+        self._connection.execute("CREATE TABLE product AS SELECT * FROM made")
+        self._connection.unregister("made")
+
+    def expected(self, stream: Sequence[pa.RecordBatch]) -> Expected:
+        """The results of all prefixes of sales that are numbered from 0 on."""
+        length = sum(batch.num_rows for batch in stream)
+        sums, counts = np.zeros(length + 1, np.uint64), np.zeros(length + 1, np.int64)
+        self._connection.register("sale", pa.Table.from_batches(stream, schema=sale_schema()))
+        columns = ", ".join(JOINED.names)
+        query = f"SELECT {columns} FROM sale JOIN product USING (product_id)"
+        for batch in self._connection.sql(query).to_arrow_reader(65_536):
+            batch = batch.cast(JOINED)
+            sale = batch.column("sale_id").to_numpy()
+            _add_rows(sums[1:], counts[1:], sale, row_hashes(batch))
+        self._connection.unregister("sale")
+        return Expected(np.cumsum(sums, dtype=np.uint64), np.cumsum(counts))
+
+    def close(self) -> None:
+        """Free DuckDB's memory."""
+        self._connection.close()
+
+    def __enter__(self) -> ProductOracle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@kernel
+def _add_rows(sums: Any, counts: Any, rows: Any, hashes: Any) -> None:
+    for i in range(rows.size):
+        sums[rows[i]] += hashes[i]
+        counts[rows[i]] += 1

@@ -1,0 +1,80 @@
+"""Stored results: one JSON file per run, with everything needed to repeat it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+PACKAGES = ("semistream", "numba", "numpy", "pyarrow", "duckdb")
+
+
+def environment() -> dict[str, Any]:
+    """What a figure depends on besides its parameters: commit, machine, versions, date."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
+        "commit": _commit(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+    }
+
+
+def store(
+    folder: Path, bench: str, parameters: Mapping[str, Any], results: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Write one run into `folder`, under a path made from its parameters; return that path."""
+    parts = [f"{name}={_listed(value)}" for name, value in parameters.items()]
+    path = folder.joinpath(bench, *parts, "result.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "bench": bench,
+        "parameters": dict(parameters),
+        "environment": environment(),
+        "results": [dict(result) for result in results],
+    }
+    beside = path.with_suffix(".json.new")
+    beside.write_text(json.dumps(document, indent=1) + "\n")
+    beside.rename(path)
+    return path
+
+
+def _listed(value: Any) -> str:
+    return "+".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that this package runs from; None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or None

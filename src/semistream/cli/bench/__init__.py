@@ -1,0 +1,22 @@
+"""`semistream bench …`: measure the joins."""
+
+from __future__ import annotations
+
+import click
+
+from semistream.cli.bench.list import list_benchmarks
+from semistream.cli.bench.run_core import run_core_command
+
+
+@click.group()
+def bench() -> None:
+    """Measure the joins; every result is verified before a number is shown."""
+
+
+@bench.group()
+def run() -> None:
+    """Run a benchmark."""
+
+
+bench.add_command(list_benchmarks)
+run.add_command(run_core_command)

@@ -1,0 +1,113 @@
+"""`semistream bench …`: one JSON document, codes, stored results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from semistream.bench.checksum import Checksum
+from semistream.joins.registry import JOINS
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Run
+
+SMALL = ("bench", "run", "core", "--rows", 20_000, "--stream-rows", 100_000, "--seconds", 0.2)
+
+FIELDS = {
+    "join",
+    "memory",
+    "skew",
+    "rows_per_s",
+    "pages_per_row",
+    "requests_per_row",
+    "hit_share",
+    "peak_accounted_bytes",
+    "peak_rss_growth_bytes",
+    "io",
+    "verified",
+}
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("bench")
+
+
+def test_core_with_every_join(run: Run, workdir: Path) -> None:
+    options = ["--memory", "20%,40%", "--skew", "0,1", "--io", "buffered", "--workdir", workdir]
+    ended = run(*SMALL, *options, "--json")
+    assert ended.code == 0
+    cells = ended.json
+    assert len(cells) == 4 * len(JOINS)
+    assert {(c["join"], c["memory"], c["skew"]) for c in cells} == {
+        (join, memory, skew) for join in JOINS for memory in ("20%", "40%") for skew in (0, 1)
+    }
+    for cell in cells:
+        assert set(cell) >= FIELDS
+        assert cell["verified"] is True
+        assert cell["rows_per_s"] > 0
+        assert cell["io"] == "buffered"
+        assert 0 < cell["peak_accounted_bytes"] <= cell["memory_bytes"]
+    assert "skew 1" in ended.err
+
+
+def test_the_table_and_the_stored_result(run: Run, workdir: Path, tmp_path: Path) -> None:
+    options = ["--memory", "1MB", "--skew", "0.5", "--joins", "sweepjoin", "--io", "buffered"]
+    ended = run(*SMALL, *options, "--workdir", workdir, "--out", tmp_path)
+    assert ended.code == 0
+    assert "sweepjoin" in ended.out
+    assert "0.5" in ended.out
+    stored = json.loads(next(tmp_path.glob("core/**/result.json")).read_text())
+    assert stored["parameters"]["rows"] == 20_000
+    assert stored["parameters"]["seed"] == 1
+    assert stored["environment"]["cores"] > 0
+    assert stored["environment"]["versions"]["pyarrow"]
+    assert [cell["join"] for cell in stored["results"]] == ["sweepjoin"]
+
+
+def test_the_master_is_kept_or_not(run: Run, tmp_path: Path) -> None:
+    options = ["--memory", "1MB", "--skew", "0", "--joins", "sweepjoin", "--io", "buffered"]
+    assert run(*SMALL, *options, "--workdir", tmp_path, "--json").code == 0
+    assert len(list(tmp_path.glob("products-20000-*.master"))) == 1
+    assert run(*SMALL, *options, "--workdir", tmp_path, "--no-keep", "--json").code == 0
+    assert list(tmp_path.glob("products-20000-*.master")) == []
+
+
+def test_a_wrong_result_ends_with_code_1(
+    run: Run, workdir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checksum, "value", 0, raising=False)
+    right = Checksum.add
+    monkeypatch.setattr(Checksum, "add", lambda self, batch: right(self, batch.slice(1)))
+    options = ["--memory", "1MB", "--skew", "0", "--joins", "sweepjoin", "--io", "buffered"]
+    ended = run(*SMALL, *options, "--workdir", workdir)
+    assert ended.code == 1
+    assert "NO" in ended.out
+    assert "NOT what DuckDB's join gives" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--joins", "sweepjion"], "did you mean 'sweepjoin'?"),
+        (["--memory", "much"], "not a size"),
+        (["--skew", "steep"], "'steep' is not a number"),
+        (["--rows", "0"], "0 rows"),
+        (["--seconds", "0"], "seconds=0"),
+        (["--stream-rows", "0"], "stream_rows=0"),
+        (["--memory", "1kB", "--io", "buffered"], "needs at least"),
+    ],
+)
+def test_wrong_options(run: Run, workdir: Path, arguments: list[str], message: str) -> None:
+    failed = run(*SMALL, "--workdir", workdir, *arguments)
+    assert failed.code == 2
+    assert message in failed.err
+    assert failed.out == ""
+
+
+def test_list(run: Run) -> None:
+    assert [one["name"] for one in run("bench", "list", "--json").json] == ["core"]
+    assert "core" in run("bench", "list").out
