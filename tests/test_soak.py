@@ -6,6 +6,7 @@ Each runs in a process of its own, so that what others allocated does not count.
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -69,7 +70,7 @@ print(json.dumps({"growth": peak[0] - baseline, "accounted": over[0],
 """
 
 
-def run(script, *arguments):
+def run(script: str, *arguments: object) -> Any:
     command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,6 @@ import click
 import pytest
 
 import semistream
-from semistream.cli import algorithms as algorithms_module
 from semistream.cli import main, render
 from semistream.joins.registry import DEFAULT, JOINS
 
@@ -87,7 +86,7 @@ def test_ctrl_c_ends_without_a_traceback(run: Run, monkeypatch: pytest.MonkeyPat
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(algorithms_module.render, "document", interrupt)
+    monkeypatch.setattr(render, "document", interrupt)
     ended = run("algorithms", "--json")
     assert (ended.code, ended.out, ended.err) == (130, "", "error: interrupted\n")
 
@@ -96,7 +95,7 @@ def test_errors_of_the_system_are_messages(run: Run, monkeypatch: pytest.MonkeyP
     def refuse(*arguments: object) -> None:
         raise PermissionError(13, "Permission denied", "somewhere")
 
-    monkeypatch.setattr(algorithms_module.render, "document", refuse)
+    monkeypatch.setattr(render, "document", refuse)
     ended = run("algorithms", "--json")
     assert (ended.code, ended.err) == (2, "error: 'somewhere': Permission denied\n")
 

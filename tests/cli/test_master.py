@@ -86,7 +86,7 @@ def test_build_writes_rows_that_do_not_parse_to_the_rejects(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--key", "id"], "there is no column 'id'"),
+        (["--key", "id"], "column 'id'"),
         (["--key", "customer_id", "--page-size", "5000"], "not a multiple of 4096"),
         (["--key", "customer_id", "--shards", "0"], "shards=0"),
         (["--key", "customer_id", "--memory", "lots"], "not a size"),

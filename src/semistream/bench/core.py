@@ -270,7 +270,8 @@ def _measured(
     """Feed until time and rows suffice; the seconds for which the clock ran."""
     held: list[pa.RecordBatch] = []
     most_held = max(held_bytes // RESULT_ROW_BYTES, 1)
-    held_rows, rows = 0, 0
+    held_rows = 0
+    answered = _answered(feed.operator.stats)
     total_ns, wanted_ns = 0, int(seconds * 1e9)
     start_ns = clock.now_ns()
     while True:
@@ -284,12 +285,12 @@ def _measured(
             continue
         # The clock stands still from here on.
         total_ns += spent_ns
-        rows += held_rows
         for batch in held:
             produced.add(batch)
         held.clear()
         held_rows = 0
-        if enough and (rows >= LEAST_MEASURED_ROWS or total_ns >= 2 * wanted_ns):
+        rows = _answered(feed.operator.stats) - answered
+        if enough and (rows >= LEAST_MEASURED_ROWS or total_ns >= 4 * wanted_ns):
             return total_ns / 1e9
         start_ns = clock.now_ns()
 

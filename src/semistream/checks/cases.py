@@ -564,24 +564,15 @@ def long_stream_rows() -> Case:
 def many_results() -> Case:
     """A row meets as many short master rows in each page as a page can hold."""
     stream = pa.table({"k": [1, 2, 1, 3, 1] * 3})
-    master = pa.table({"k": [1] * 5000 + [2] * 600 + [5], "n": np.arange(5601)})
+    master = pa.table({"k": [1] * 1500 + [2] * 300 + [5], "n": np.arange(1801)})
     return Case("many results", stream, master, {"k": "k"})
-
-
-@cache
-def part(case: Case, rows: int) -> Case:
-    """The first rows of a case's stream."""
-    name = f"{rows} rows of {case.name}"
-    master = case.master_name or case.name
-    stream = case.stream.slice(0, rows)
-    return Case(name, stream, case.master, case.on, case.build, master_name=master)
 
 
 @cache
 def skewed(strings: bool = True) -> Case:
     """A stream in which a few keys make up most rows, long enough for caches to fill."""
     rng = np.random.default_rng(35)
-    ranks = np.minimum(rng.zipf(1.3, 30_000), 4000)
+    ranks = np.minimum(rng.zipf(1.3, 20_000), 4000)
     keys = (ranks * 2654435761) % 4001
     return one_key(
         f"skewed {'strings' if strings else 'numbers'}",

@@ -126,9 +126,7 @@ def check_projection(make: JoinFactory, workspace: Workspace) -> None:
     case = cases.mixed()
     for columns in (["price"], ["label"], ["label", "row"], []):
         for how in ("inner", "left"):
-            memory = smallest_memory(make, workspace, case, how, columns=columns)
-            memories = (memory, ROOMY)
-            assert_case(make, workspace, case, hows=(how,), memories=memories, columns=columns)
+            assert_case(make, workspace, case, hows=(how,), columns=columns)
     wide = cases.wide()
     chosen = ["pair", "view", "flag"]
     assert_case(make, workspace, wide, hows=("left",), memories=(ROOMY,), columns=chosen)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
-from semistream.checks.workspace import Case, Workspace
+from semistream.checks.workspace import Case, Workspace, part
 from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
 from semistream.core.join import HOWS, SemiStreamJoin
@@ -18,6 +18,9 @@ ROOMY = 8_000_000
 """A budget in which every case fits."""
 
 BATCH_ROWS = 500
+
+FEW_ROWS = 600
+"""Stream rows that are joined with the least memory, in which a join accepts a few at a time."""
 
 MOST_IDLE_STEPS = 10_000
 """Steps without any effect after which a join is taken to be stuck."""
@@ -234,15 +237,6 @@ def _refusal(
     return None
 
 
-def budgets(
-    make: JoinFactory, workspace: Workspace, case: Case, how: str, batch_rows: int = BATCH_ROWS
-) -> Iterator[int]:
-    """The smallest budget and one with plenty of room."""
-    if case.stream.num_rows:
-        yield smallest_memory(make, workspace, case, how, batch_rows)
-    yield ROOMY
-
-
 def assert_case(
     make: JoinFactory,
     workspace: Workspace,
@@ -253,9 +247,25 @@ def assert_case(
     memories: Sequence[int] | None = None,
     columns: list[str] | None = None,
 ) -> None:
-    """Join a case for each kind of join, with little and with much memory, and compare."""
+    """Join a case for each kind of join and compare.
+
+    Without `memories` once with as little as the join takes, for the first rows of the stream, and
+    once with much.
+    """
     for how in hows:
-        for memory in memories or budgets(make, workspace, case, how, batch_rows):
+        if memories is None and case.stream.num_rows:
+            few = part(case, FEW_ROWS)
+            least = smallest_memory(make, workspace, few, how, batch_rows, columns=columns)
+            assert_case(
+                make,
+                workspace,
+                few,
+                hows=(how,),
+                batch_rows=batch_rows,
+                memories=(least,),
+                columns=columns,
+            )
+        for memory in memories or (ROOMY,):
             what = f"{make.name}, {case.name}, {how}, {memory} bytes"
             run = open_run(make, workspace, case, how, memory, columns=columns)
             try:

@@ -20,7 +20,7 @@ from semistream.checks.driving import (
     run_through,
     smallest_memory,
 )
-from semistream.checks.workspace import Case, Workspace
+from semistream.checks.workspace import Case, Workspace, part
 from semistream.core.errors import CallOrderError, CorruptPageError, SchemaError
 from semistream.core.join import HOWS
 from semistream.testing import ManualClock
@@ -43,7 +43,7 @@ def _raises(error: type[Exception], call: Callable[[], object], what: str) -> No
 
 def check_batch_sizes(make: JoinFactory, workspace: Workspace) -> None:
     """Batches of one row, of a few and of all the stream at once, with little memory and much."""
-    short = cases.part(cases.duplicates(), 150)
+    short = part(cases.duplicates(), 150)
     for rows in (1, 2, 7):
         assert_case(make, workspace, short, hows=("left",), batch_rows=rows)
     case = cases.uniform()
@@ -111,7 +111,7 @@ def check_bursts(make: JoinFactory, workspace: Workspace) -> None:
 
 def check_back_pressure(make: JoinFactory, workspace: Workspace) -> None:
     """Without room rows are refused, none is lost, and room comes back by steps alone."""
-    case = cases.part(cases.uniform(), 6000)
+    case = part(cases.uniform(), 6000)
     for how in HOWS:
         memory = smallest_memory(make, workspace, case, how)
         run = open_run(make, workspace, case, how, memory)
@@ -250,7 +250,7 @@ def check_results_stay(make: JoinFactory, workspace: Workspace) -> None:
 
 def check_same_seed_same_results(make: JoinFactory, workspace: Workspace) -> None:
     """With a clock driven by hand and one seed, the sequence of result batches repeats."""
-    for case, rows in ((cases.skewed(True), 3000), (cases.long_runs(), 20)):
+    for case, rows in ((part(cases.skewed(True), 9000), 1000), (cases.long_runs(), 20)):
         memory = 3 * smallest_memory(make, workspace, case, "left")
         first = _sequence(make, workspace, case, memory, rows)
         assert len(first) > 1, "the check needs several batches"
@@ -277,11 +277,11 @@ def _sequence(
 
 def check_other_seeds(make: JoinFactory, workspace: Workspace) -> None:
     """Chance decides at most what is cached, never what comes out."""
-    case = cases.skewed(True)
+    case = part(cases.skewed(True), 6000)
     memory = 2 * smallest_memory(make, workspace, case, "inner")
     for seed in (1, 2**31, -5):
         run = open_run(make, workspace, case, "inner", memory, seed=seed)
-        table = run_through(run, cut(case.stream, 5000))
+        table = run_through(run, cut(case.stream, 2000))
         workspace.assert_exact(table, case, "inner", f"{make.name}, seed {seed}")
 
 

@@ -15,7 +15,7 @@ from semistream.checks.driving import (
     open_run,
     smallest_memory,
 )
-from semistream.checks.workspace import Case, Workspace
+from semistream.checks.workspace import Case, Workspace, part
 from semistream.core.errors import CallOrderError, SemiStreamError
 from semistream.core.join import HOWS, Snapshot
 
@@ -70,16 +70,17 @@ def _with_moves(
 
 def check_snapshots(make: JoinFactory, workspace: Workspace) -> None:
     """Results before a snapshot, in it and after its restoring are together the whole."""
-    for case in (cases.mixed(), cases.duplicates(), cases.null_keys()):
+    for whole in (cases.mixed(), cases.duplicates(), cases.null_keys()):
+        case = part(whole, 300)
         for how in HOWS:
             least = smallest_memory(make, workspace, case, how)
-            _with_moves(make, workspace, case, how, least, cut(case.stream), 23)
-            _with_moves(make, workspace, case, how, ROOMY, cut(case.stream), 3)
+            _with_moves(make, workspace, case, how, 2 * least, cut(case.stream, 100), 11)
+            _with_moves(make, workspace, case, how, ROOMY, cut(case.stream, 100), 3)
 
 
 def check_snapshots_of_other_keys(make: JoinFactory, workspace: Workspace) -> None:
     """The same with hashed keys, keys over many pages, several shards and keys of two types."""
-    for case in (
+    for whole in (
         cases.string_keys(),
         cases.composite_collisions(),
         cases.long_runs(),
@@ -88,18 +89,19 @@ def check_snapshots_of_other_keys(make: JoinFactory, workspace: Workspace) -> No
         cases.crossed_types()[2],
         cases.crossed_types()[6],
     ):
+        case = part(whole, 200)
         least = smallest_memory(make, workspace, case, "left")
         for how in ("left", "semi"):
-            _with_moves(make, workspace, case, how, least + 5000, cut(case.stream, 150), 7)
+            _with_moves(make, workspace, case, how, 2 * least, cut(case.stream, 60), 7)
 
 
 def check_snapshot_at_any_moment(make: JoinFactory, workspace: Workspace) -> None:
     """A snapshot between any two calls of a short run, each gone on with on its own."""
     case = cases.long_runs()
-    short = cases.part(case, 12)
+    short = part(case, 12)
     memory = smallest_memory(make, workspace, short, "left", 5)
     batches = cut(short.stream, 5)
-    for moment in range(400):
+    for moment in (*range(12), *range(15, 400, 7)):
         run = open_run(make, workspace, short, "left", memory)
         calls = 0
         for batch in batches:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,6 +40,20 @@ class Case:
     def payload(self) -> list[str]:
         """The master's columns but for the key."""
         return [name for name in self.master.column_names if name not in self.on.values()]
+
+
+@cache
+def part(case: Case, rows: int) -> Case:
+    """The same with the first rows of the stream only."""
+    if case.stream.num_rows <= rows:
+        return case
+    name = f"{rows} rows of {case.name}"
+    master = case.master_name or case.name
+    stream = case.stream.slice(0, rows)
+    keys = case.comparable
+    if keys is not None:
+        keys = (keys[0].slice(0, rows), keys[1])
+    return Case(name, stream, case.master, case.on, case.build, keys, master)
 
 
 class Workspace:

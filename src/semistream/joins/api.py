@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -16,7 +16,9 @@ from semistream.joins.binding import On
 from semistream.joins.registry import make_join
 from semistream.store.file import FileMaster
 
-StreamLike = pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]
+StreamLike: TypeAlias = (
+    "pa.Table | pa.RecordBatch | pa.RecordBatchReader | Iterable[pa.RecordBatch]"
+)
 
 
 class JoinedStream(Iterator[pa.RecordBatch]):
@@ -115,7 +117,7 @@ def _batches(stream: StreamLike) -> tuple[Iterator[pa.RecordBatch], pa.Schema | 
             f"the stream is a {type(stream).__name__}, not an iterable of record batches",
             hint="give a pyarrow table, a reader, or an iterable of pyarrow.RecordBatch",
         )
-    iterator = iter(stream)
+    iterator: Iterator[pa.RecordBatch] = iter(stream)
     first = next(iterator, None)
     if first is None:
         return iter(()), None

@@ -85,7 +85,8 @@ class Binding:
                 f"{_listed(self.stream_schema)}",
                 hint="make a new join for the new schema",
             )
-        key_columns = self.spec.cast([batch.column(name) for name in self.key_names], self.key_names)
+        key_columns = [batch.column(name) for name in self.key_names]
+        key_columns = self.spec.cast(key_columns, self.key_names)
         keys = self.spec.keys(key_columns)
         replaced = {
             field.name: column

@@ -125,7 +125,8 @@ class TupleCache:
         entries = max(int(size_bytes / self.row_bytes), 0)
         blocks = 0
         if self._heap is not None:
-            blocks = max((size_bytes - entries * (self.entry_bytes + TABLE_BYTES)) // BLOCK_BYTES, 0)
+            left = size_bytes - entries * (self.entry_bytes + TABLE_BYTES)
+            blocks = max(left // BLOCK_BYTES, 0)
         if self._heap is not None and blocks < self._heap.reach:
             # Blocks do not move: what lies above the new limit can only go as a whole.
             self.clear()

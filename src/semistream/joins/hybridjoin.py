@@ -23,11 +23,12 @@ class HybridJoin(QueuedJoin):
 
     Departures. Rows hang on the page that holds their key, so that a loaded page finds its rows
     without probing H with every record; Q is a queue of pages, which is the same order (see
-    `QueuedJoin`). Several of the oldest partitions are loaded per step, so that their reads overlap:
-    one read at a time leaves a modern disk idle. A row whose page has no record with its key is
-    unmatched and leaves; as printed it would stay in front for ever. Slots that a short supply left
-    unused stay free; as printed they are lost. Keys that repeat in R are joined completely: their
-    rows lie next to each other, and a key that reaches into the next page takes its rows with it.
+    `QueuedJoin`). Several of the oldest partitions are loaded per step, so that their reads
+    overlap: one read at a time leaves a modern disk idle. A row whose page has no record with its
+    key is unmatched and leaves; as printed it would stay in front for ever. Slots that a short
+    supply left unused stay free; as printed they are lost. Keys that repeat in R are joined
+    completely: their rows lie next to each other, and a key that reaches into the next page takes
+    its rows with it.
     """
 
     name = "hybridjoin"

@@ -67,7 +67,8 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        return 8 * INTAKE_ROWS + 8 * self.master.most_rows_per_page + 16 * RUNS + 24 * WORK_ROWS + 4096
+        lists = 8 * INTAKE_ROWS + 16 * RUNS + 24 * WORK_ROWS
+        return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property
     def rows_waiting(self) -> int:
@@ -93,7 +94,7 @@ class IndexedJoin(Operator):
             key64, valid = keys.key64[done:end], keys.valid[done:end]
             found, pages = self._found[: end - done], self._pages[: end - done]
             find_all(self.cache.state.kernel, key64, valid, found)
-            self.master.locate(key64, pages)
+            self.master.locate(key64, found, pages)
             accepted = take_in(
                 self.match.kernel,
                 out.kernel,
@@ -119,7 +120,8 @@ class IndexedJoin(Operator):
     def join_planned(self) -> int:
         """Read and join the planned runs until all are done or the output is full."""
         reader = self._reader
-        assert reader is not None and self._out is not None
+        assert reader is not None
+        assert self._out is not None
         start, waited = self.clock.now_ns(), reader.ring.wait_ns
         status = join_runs(
             self.match.kernel,
@@ -149,7 +151,7 @@ class IndexedJoin(Operator):
     def with_continued(
         self, pages: npt.NDArray[np.int64], span: int, longest: int
     ) -> npt.NDArray[np.int64]:
-        """Runs over the partitions of `span` pages that hold some pages, and on while a key goes on.
+        """Runs over the partitions of `span` pages that hold some pages, and while a key goes on.
 
         At most `longest` pages a run: rows whose key goes on beyond it come back to the queue.
         """
@@ -191,7 +193,11 @@ class IndexedJoin(Operator):
         if batch is None:
             batch = pa.RecordBatch.from_pylist([], schema=self.binding.stream_schema)
         batch = batch.append_column(PAGE, pa.array(pages)).append_column(MET, pa.array(met))
-        return Snapshot(self.name, batch, pending, {"version": self.master.manifest.version})
+        position = {
+            "version": self.master.manifest.version,
+            "blob_bytes": int(self._blob_bytes),
+        }
+        return Snapshot(self.name, batch, pending, position)
 
     def restore(self, snapshot: Snapshot) -> None:
         self._check_fresh(snapshot)
@@ -202,7 +208,8 @@ class IndexedJoin(Operator):
         if snapshot.position["version"] != self.master.manifest.version:
             raise SchemaError("the snapshot was made with another version of the master")
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream)
+        self._prepare(stream, snapshot.position["blob_bytes"])
+        self.before_restore()
         keys, packed = self.binding.keys(stream)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
@@ -219,6 +226,9 @@ class IndexedJoin(Operator):
         self._rows_in += rows.num_rows
         self.match.misses += rows.num_rows
         self.restored(rows)
+
+    def before_restore(self) -> None:
+        """Called before the rows of a snapshot come: they may be as many as ever fit."""
 
     def restored(self, rows: pa.RecordBatch) -> None:
         """Called with the rows of a snapshot after they wait again."""

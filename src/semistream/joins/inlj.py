@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.core.budget import MemoryPlan
 from semistream.core.join import Traits
@@ -87,7 +88,7 @@ class IndexNestedLoopJoin(QueuedJoin):
             if self.join_planned() or not len(self._absent):
                 return
 
-    def _join_cached(self, pages: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _join_cached(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Join with pages of the pool; the sorted rest, to be read."""
         assert self._out is not None
         left = join_framed(

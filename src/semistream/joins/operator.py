@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -16,6 +17,7 @@ from semistream.joins.binding import Binding, no_fields
 from semistream.joins.output import OutputBuffer
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import MATCH
+from semistream.kernels.rows import packed_size
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
 from semistream.store.reader import PageReader
@@ -281,14 +283,21 @@ class Operator(SemiStreamJoin):
         self.budget.set("output", out.size_bytes)
         return out
 
-    def _prepare(self, batch: pa.RecordBatch) -> None:
+    def _prepare(self, batch: pa.RecordBatch, blob_bytes: int | None = None) -> None:
+        """Divide the memory by what the first batch shows, or as a snapshot says it was divided."""
         if self._out is not None:
             return
-        blob = 0.0
         if self.binding.layout.has_bytes:
-            blob = self._blob_bytes = batch.nbytes / batch.num_rows
-        self.plan = self.divide(blob)
-        self.allocate(blob)
+            self._blob_bytes = self._mean_blob(batch) if blob_bytes is None else float(blob_bytes)
+        self.plan = self.divide(self._blob_bytes)
+        self.allocate(self._blob_bytes)
+
+    def _mean_blob(self, batch: pa.RecordBatch) -> float:
+        """Mean length of the byte strings of a row, as they will lie in memory."""
+        packed = self.binding.keys(batch)[1]
+        rows = batch.num_rows
+        strings = packed_size(packed.columns.kernel, 0, rows) - rows * packed.columns.record_bytes
+        return float(-(-strings // rows))
 
     def _make_room(self) -> None:
         """A single result needs more room for byte strings than planned: enlarge the output."""
@@ -315,12 +324,6 @@ class Operator(SemiStreamJoin):
                 f"the snapshot is of {snapshot.algorithm}, this join is {self.name}",
                 hint="restore it into a join of the same algorithm",
             )
-
-    def stream_rows(self, columns: Sequence[pa.Array], extra: Mapping[str, pa.Array]) -> pa.RecordBatch:
-        """Waiting rows in the stream's columns, with further columns behind them."""
-        arrays = self.binding.stream_columns(columns) + list(extra.values())
-        names = [*self.binding.stream_schema.names, *extra]
-        return pa.RecordBatch.from_arrays(arrays, names=names)
 
 
 MOST_OUTPUT_ROWS = 65_536

@@ -44,7 +44,7 @@ def make_join(
     seed: int = 0,
     **options: Any,
 ) -> Operator:
-    """The operator `name` for a stream of `schema`, joined with `master` (a path or an open one)."""
+    """The operator `name` for a stream of `schema` and a `master` (a path or an open one)."""
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
     kind = JOINS[DEFAULT if name == "auto" else name]

@@ -152,7 +152,8 @@ class ScanJoin(Operator):
             submitted, given = int(self._progress[0]), int(self._progress[1])
             left = given - submitted
             self._runs[:left] = self._runs[submitted:given].copy()
-            self._runs[left : left + len(runs)] = runs
+            if runs:
+                self._runs[left : left + len(runs)] = runs
             self._progress[0], self._progress[1] = 0, left + len(runs)
             self._ahead.append(len(runs))
             self._planned = (self._planned + 1) % self.chunks
@@ -174,7 +175,8 @@ class ScanJoin(Operator):
         return runs
 
     def _probe(self) -> None:
-        assert self._reader is not None and self._out is not None
+        assert self._reader is not None
+        assert self._out is not None
         status = probe_runs(
             self.match.kernel,
             self._out.out.kernel,
@@ -242,6 +244,7 @@ class ScanJoin(Operator):
             "chunk": self._chunk,
             "chunks": k,
             "chunk_pages": self.chunk_pages,
+            "blob_bytes": int(self._blob_bytes),
         }
         return Snapshot(self.name, batch, self.peek(), position)
 
@@ -255,7 +258,7 @@ class ScanJoin(Operator):
         if rows.num_rows == 0:
             return
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream)
+        self._prepare(stream, snapshot.position["blob_bytes"])
         here = {
             "version": self.master.manifest.version,
             "chunks": self.chunks,

@@ -37,11 +37,11 @@ class SweepJoin(IndexedJoin):
     SSIJ stops taking rows in while it joins.
 
     *How the memory is shared.* A row that is asked for t times a sweep fills on average t/2 slots
-    of the pool, each s bytes; in the cache it takes r bytes. Caching it pays while t·s/2 > r: SSBJ's
-    cache inequality, with the half because a row waits half a sweep. That is right while the disk
-    is the bottleneck. Where it is not, a hit also saves the processor the work of joining, so the
-    condition becomes t·s/2 > r·w/(w + j), with w the time spent waiting for the disk and j the time
-    spent joining pages, per row of the stream, both measured while it runs. When the pool is
+    of the pool, each s bytes; in the cache it takes r bytes. Caching it pays while t·s/2 > r:
+    SSBJ's cache inequality, with the half because a row waits half a sweep. That is right while the
+    disk is the bottleneck. Where it is not, a hit also saves the processor the work of joining, so
+    the condition becomes t·s/2 > r·w/(w + j), with w the time spent waiting for the disk and j the
+    time spent joining pages, per row of the stream, both measured while it runs. When the pool is
     not used up (small batches that are drained each time), its rest is the cache's.
     """
 
@@ -71,9 +71,7 @@ class SweepJoin(IndexedJoin):
         self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
         self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
         buffer_pages = plan["read buffer"] // master.page_bytes
-        self._longest_run = max(
-            min(buffer_pages // 6, LONGEST_RUN_BYTES // master.page_bytes), 1
-        )
+        self._longest_run = max(min(buffer_pages // 6, LONGEST_RUN_BYTES // master.page_bytes), 1)
         self._reader = master.reader(buffer_pages, measure=self.clock.real)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
@@ -92,6 +90,12 @@ class SweepJoin(IndexedJoin):
         self.budget.set("pool", min(self.waiting.size_bytes, pool_bytes))
         self.cache.set_bytes(cache_bytes)
         self.budget.set("cache", self.cache.size_bytes)
+
+    def before_restore(self) -> None:
+        # The pool may have had nearly everything; the cache earns its share again.
+        self.cache.set_bytes(0)
+        self.budget.set("cache", self.cache.size_bytes)
+        self._share(self._flexible, 0)
 
     def taken_in(self, rows: int) -> None:
         self._peak_rows = max(self._peak_rows, self.waiting.rows)

@@ -15,7 +15,15 @@ import numpy.typing as npt
 
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import at as item
-from semistream.kernels.memory import copy_bytes, load_i32, load_i64, load_u32, store_i32, store_i64
+from semistream.kernels.memory import (
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u32,
+    prefetch,
+    store_i32,
+    store_i64,
+)
 from semistream.kernels.pages import bucket_of, mix
 from semistream.kernels.rows import FIELDS, copy_field, copy_wanted, wanted_length
 from semistream.kernels.struct import struct_type
@@ -84,7 +92,11 @@ def find_all(
     cache: Any, keys: _I64, valid: npt.NDArray[np.uint8], out: npt.NDArray[np.int32]
 ) -> None:
     """The place of every key that is not null, -1 where it is not cached."""
+    count = cache.places
     for i in range(keys.size):
+        ahead = i + 12
+        if ahead < keys.size and count > 0:
+            prefetch(cache.table + 16 * bucket_of(keys[ahead], count))
         out[i] = np.int32(find(cache, keys[i])) if valid[i] != 0 else np.int32(-1)
 
 
@@ -142,7 +154,7 @@ def give_up(cache: Any, place: int) -> None:
         if word_at(cache, at) == 0:
             break
         home = _home(cache, at)
-        stays = (hole < home and home <= at) if hole <= at else (hole < home or home <= at)
+        stays = (hole < home <= at) if hole <= at else (hole < home or home <= at)
         if not stays:
             store_i64(cache.table + 16 * hole, key_at(cache, at))
             set_word(cache, hole, word_at(cache, at))
@@ -167,9 +179,7 @@ def least_wanted(cache: Any) -> int:
     """The place with the fewest hits among a few from a random position on."""
     count = cache.places
     cache.random = np.int64(mix(cache.random + 0x9E3779B9))
-    at = np.int64(
-        ((np.uint64(cache.random) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)
-    )
+    at = np.int64(((np.uint64(cache.random) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
     best, fewest, seen, looked = np.int64(-1), np.int64(MOST_HITS) * 2, 0, 0
     while seen < SAMPLED and looked < count:
         word = word_at(cache, at)
@@ -220,7 +230,8 @@ def keep(cache: Any, key: int, page: int, records: int, stride: int, rows: int, 
             cache.fresh += 1
             address = entry_address(cache, entry)
         record = records + i * stride
-        copy_field(address + cache.kept.nulls_at, record + cache.page.nulls_at, cache.page.null_bytes)
+        nulls = record + cache.page.nulls_at
+        copy_field(address + cache.kept.nulls_at, nulls, cache.page.null_bytes)
         for c in range(cache.page.count):
             target = address + item(cache.kept.offset, c)
             copy_field(target, record + item(cache.page.offset, c), item(cache.page.width, c))
@@ -254,7 +265,7 @@ def age(cache: Any, histogram: _I64) -> None:
 
 @kernel
 def shrink(cache: Any, entries: int, blocks: int) -> None:
-    """Give up the least wanted keys until at most `entries` entries and `blocks` blocks are used."""
+    """Give up the least wanted keys until so few entries and blocks are used."""
     floor = np.int64(0)
     while cache.used > entries or cache.blocks.used > blocks:
         at = np.int64(0)

@@ -1,4 +1,4 @@
-"""Kernels for a buffer pool: pages of the master kept in memory, replaced by the clock algorithm."""
+"""Kernels for a buffer pool: pages of the master in memory, replaced by the clock algorithm."""
 
 from __future__ import annotations
 

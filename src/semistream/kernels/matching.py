@@ -242,6 +242,14 @@ def take_in(
     strings = waiting.blob_at >= 0
     scratch = waiting.scratch
     for i in range(keys.size):
+        ahead = i + 12
+        if ahead < keys.size:
+            if found[ahead] >= 0:
+                entry = entry_address(cache, first_entry(cache, np.int64(found[ahead])))
+                prefetch(entry)
+                prefetch(entry + 64)
+            elif pages[ahead] >= 0:
+                prefetch(waiting.tail + 4 * np.int64(pages[ahead]))
         hit = found[i] >= 0
         if not hit and valid[i] != 0 and pages[i] >= 0:
             if slots_left(waiting) <= 0:
@@ -411,7 +419,7 @@ def join_rows(
     end: int,
     now: int,
 ) -> int:
-    """Join collected rows with their page; the place of the first that found no room, else `end`."""
+    """Join collected rows with their page; the first that found no room, else `end`."""
     rows = np.int64(load_i32(page + PAGE_ROWS))
     keys = page + PAGE_KEYS
     stride = match.page.record_bytes
@@ -514,7 +522,8 @@ def join_pages(
         pages = min(count - done, PAGES_AHEAD)
         collect_rows(match, waiting, base, page_bytes, first + done, pages)
         for i in range(pages):
-            find_rows(match, waiting, base + i * page_bytes, at(match.ends, i), at(match.ends, i + 1))
+            start, end = at(match.ends, i), at(match.ends, i + 1)
+            find_rows(match, waiting, base + i * page_bytes, start, end)
         finished = 0
         while finished < pages:
             start, end = at(match.ends, finished), at(match.ends, finished + 1)

@@ -132,9 +132,7 @@ def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
 
 
 @inlined
-def _meet(
-    match: Any, out: Any, waiting: Any, slot: int, key: int, page: int, record: int
-) -> bool:
+def _meet(match: Any, out: Any, waiting: Any, slot: int, key: int, page: int, record: int) -> bool:
     """Join a waiting row with a record of the same bucket; False if there is no room."""
     row = slot_address(waiting, slot)
     if load_i64(row) != key:
@@ -244,9 +242,7 @@ def probe_runs(
 
 
 @kernel
-def export_circle(
-    match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
-) -> int:
+def export_circle(match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]) -> int:
     """Write all waiting rows to the output in the order in which they came; see `export_rows`."""
     needed = 0
     for write in range(2):

@@ -107,6 +107,17 @@ def page_checksum(page: int, page_bytes: int) -> int:
 
 
 @inlined
+def _share(low: int, high: int, key: int) -> float:
+    """How far `key` lies on the way from `low` to `high`, given low < key <= high.
+
+    Subtracted as integers, unsigned because the distance may need all 64 bits: as floats, large
+    neighbours such as 2^62 and 2^62 + 1 are equal, and the share would be no number.
+    """
+    whole = np.float64(np.uint64(high) - np.uint64(low))
+    return np.float64(np.uint64(key) - np.uint64(low)) / whole
+
+
+@inlined
 def guess_position(count: int, low: int, high: int, key: int) -> int:
     """Where `key` should lie among `count` sorted keys from `low` to `high`, if they are even.
 
@@ -116,8 +127,7 @@ def guess_position(count: int, low: int, high: int, key: int) -> int:
         return 0
     if key >= high:
         return count - 1
-    share = (np.float64(key) - np.float64(low)) / (np.float64(high) - np.float64(low))
-    return min(np.int64(share * (count - 1)), count - 1)
+    return min(np.int64(_share(low, high, key) * (count - 1)), count - 1)
 
 
 @inlined
@@ -163,8 +173,8 @@ def _lower_bound_index(index: Any, start: int, end: int, key: int) -> int:
         return start
     if key > high:
         return end
-    share = (np.float64(key) - np.float64(low)) / (np.float64(high) - np.float64(low))
-    guess = min(max(start + np.int64(share * (end - 1 - start)), start + 1), end - 1)
+    guess = start + np.int64(_share(low, high, key) * (end - 1 - start))
+    guess = min(max(guess, start + 1), end - 1)
     if first_of(index, guess) >= key:
         upper = guess
         step = 1
@@ -220,10 +230,15 @@ def page_of(index: Any, key: int) -> int:
 
 
 @kernel
-def locate(index: Any, keys: _I64, out: npt.NDArray[np.int32]) -> None:
-    """The first page of every key, -1 where the index proves that there is none."""
+def locate(
+    index: Any, keys: _I64, known: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
+) -> None:
+    """The first page of every key, -1 where the index proves that there is none.
+
+    Keys with `known` at or above 0 are skipped and get -1.
+    """
     for i in range(keys.size):
-        out[i] = np.int32(page_of(index, keys[i]))
+        out[i] = np.int32(-1) if known[i] >= 0 else np.int32(page_of(index, keys[i]))
 
 
 @inlined

@@ -56,11 +56,7 @@ def sweep_runs(
         page = last + 1
         # A key that goes on beyond the longest run: its next page is wanted although nobody
         # waits there yet.
-        while (
-            page < stop
-            and is_continued(index, page)
-            and count < runs.shape[0]
-        ):
+        while page < stop and is_continued(index, page) and count < runs.shape[0]:
             end = min(stop, page + longest)
             first = page
             page += 1
@@ -72,9 +68,7 @@ def sweep_runs(
 
 
 @kernel
-def optimal_runs(
-    pages: _I64, seek: float, transfer: float, longest: int, runs: _I64
-) -> int:
+def optimal_runs(pages: _I64, seek: float, transfer: float, longest: int, runs: _I64) -> int:
     """The cheapest way to read sorted, distinct pages: SSIJ's dynamic programme.
 
     Runs begin and end at wanted pages and are at most `longest` pages long. O(pages x longest).
@@ -114,7 +108,8 @@ def greedy_runs(pages: _I64, gap: int, longest: int, runs: _I64) -> int:
     count, j = 0, 0
     while j < n:
         i = j
-        while i + 1 < n and pages[i + 1] - pages[i] <= gap + 1 and pages[i + 1] - pages[j] < longest:
+        end = pages[j] + longest
+        while i + 1 < n and pages[i + 1] - pages[i] <= gap + 1 and pages[i + 1] < end:
             i += 1
         runs[count, 0], runs[count, 1] = pages[j], pages[i] - pages[j] + 1
         count += 1

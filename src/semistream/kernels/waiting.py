@@ -1,13 +1,15 @@
 """Kernels for waiting stream rows: slots, chains of slots, and blocks for byte strings.
 
 A *slot* holds one stream row as a record with its prefix: key64, then the link. Slots that share a
-bucket form a chain through their links. Joins
-with an index have a bucket of four bytes per page and take whole chains at once: there a chain is
-a stack, and nothing but its new slot is touched by `hang`. Joins that scan have a bucket per hash of the key
-and let rows go in the order in which they came: there a chain is a ring (`append`, `pop_oldest`),
-whose end links back to its oldest slot, and its bucket takes eight bytes: the youngest slot and,
-above it, a signature of the keys in the ring, which spares most walks along rings that do not hold
-the key. Free slots form a list through the same links.
+bucket form a chain through their links; free slots form a list through the same links.
+
+Joins with an index have a bucket of four bytes per page and take whole chains at once: there a
+chain is a stack, and nothing but its new slot is touched by `hang`.
+
+Joins that scan have a bucket per hash of the key and let rows go in the order in which they came:
+there a chain is a ring (`append`, `pop_oldest`), whose end links back to its oldest slot. Its
+bucket takes eight bytes: the youngest slot and, above it, a signature of the keys in the ring,
+which spares most walks along rings that do not hold the key.
 
 Byte strings of a row lie in *blocks* of 32 bytes, 28 of them content and 4 the next block.
 """

@@ -1,22 +1,19 @@
 """Building a master: any source in, sorted pages out, with little memory.
 
-Rows are packed once, sorted by DuckDB outside of memory as (shard, key64, bytes), and cut into
-pages as they come back. Everything is written into a directory beside the target and put in place
+Rows are packed once, sorted outside of memory as (shard, key64, bytes), and cut into pages as they
+come back. Everything is written into a directory beside the target and put in place
 by one rename.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from itertools import chain
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -37,6 +34,7 @@ from semistream.store.manifest import (
     write_manifest,
 )
 from semistream.store.opened import Source
+from semistream.store.sorting import BATCH_BYTES, PACKED, is_disk_full, rows_within, sort_rows
 from semistream.store.sources import SourceLike, open_source
 
 DEFAULT_PAGE_BYTES = 8192
@@ -45,9 +43,6 @@ MOST_SHARDS = 4096
 LEAST_FILL = 0.1
 WRITE_BYTES = 4 << 20
 PACK_ROWS = 16_384
-SORTED_ROWS = 65_536
-BATCH_BYTES = 16 << 20
-"""Rows go to the sort and come back in batches of about this size at most."""
 
 
 def build_master(
@@ -112,26 +107,22 @@ def _page_bytes(page_size: type_of_size) -> int:
 @contextmanager
 def _put_in_place(target: Path) -> Iterator[Path]:
     """A fresh directory beside `target` that becomes it when all went well."""
-    if target.exists() or target.is_symlink():
-        raise StoreError(
-            f"{str(target)!r} exists already", hint="choose another path, or remove it first"
-        )
-    parent = target.resolve().parent
-    directory = parent / f".{target.name}.building-{secrets.token_hex(4)}"
     try:
+        parent = target.resolve().parent
+        if target.exists() or target.is_symlink():
+            raise StoreError(
+                f"{str(target)!r} exists already", hint="choose another path, or remove it first"
+            )
+        directory = parent / f".{target.name}.building-{secrets.token_hex(4)}"
         directory.mkdir()
     except FileNotFoundError:
         raise StoreError(
-            f"the directory {str(parent)!r} does not exist", hint="create it first"
-        ) from None
-    except PermissionError:
-        raise StoreError(
-            f"no permission to write in {str(parent)!r}", hint="choose another directory"
+            f"the directory {str(target.parent)!r} does not exist", hint="create it first"
         ) from None
     except OSError as error:
         raise StoreError(
-            f"nothing can be written in {str(parent)!r}: {error.strerror}",
-            hint="choose another directory",
+            f"nothing can be written in {str(target.parent)!r}: {error.strerror}",
+            hint="choose another directory, or change its permissions",
         ) from error
     try:
         yield directory
@@ -139,20 +130,12 @@ def _put_in_place(target: Path) -> Iterator[Path]:
         sync_directory(parent)
     except BaseException as error:
         shutil.rmtree(directory, ignore_errors=True)
-        if _is_disk_full(error):
+        if is_disk_full(error):
             raise StoreError(
                 f"the disk is full: the build of {str(target)!r} was undone",
                 hint=f"free space in {str(parent)!r}; a build needs about twice the table's size",
             ) from error
         raise
-
-
-def _is_disk_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # DuckDB stops before the disk is full to the last byte, and calls that out of memory.
-    signs = ("No space left", "max_temp_directory_size")
-    return isinstance(error, duckdb.Error) and any(sign in str(error) for sign in signs)
 
 
 class _Builder:
@@ -181,7 +164,6 @@ class _Builder:
         self.null_keys = 0
         self.rows = 0
         self.longest_row = 0
-        self.source_error: BaseException | None = None
 
     def run(self) -> None:
         version = self.directory / "v1"
@@ -190,7 +172,9 @@ class _Builder:
         scratch.mkdir()
         writer = PageWriter(version, "v1", self.layout, self.shards, self.fill)
         with closing(writer):
-            with closing(self._sorted(scratch)) as batches:
+            by_row = not self.spec.is_number
+            ordered = sort_rows(self._packed(), scratch, self.memory_bytes, by_row=by_row)
+            with closing(ordered) as batches:
                 for batch in batches:
                     if writer.page_bytes == 0:
                         writer.page_bytes = self._choose_page_bytes()
@@ -228,58 +212,16 @@ class _Builder:
             size *= 2
         return size
 
-    def _sorted(self, scratch: Path) -> Generator[pa.RecordBatch, None, None]:
-        """All rows as (shard, key64, row), in order."""
-        # DuckDB keeps to its limit for sorting but not for what passes through it: leave a share
-        # to the batches on their way in and out.
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": f"{max(self.memory_bytes * 6 // 10, 100_000_000)}B",
-            "temp_directory": str(scratch),
-            "preserve_insertion_order": "false",
-            "arrow_large_buffer_size": "true",
-            "threads": str(min(os.cpu_count() or 1, 4)),
-        }
-        packed = self._packed()
-        try:
-            first = next(packed, None)
-            if first is None:
-                return
-            batch_rows = _rows_within(BATCH_BYTES, SORTED_ROWS, first)
-            reader = pa.RecordBatchReader.from_batches(_PACKED, chain([first], packed))
-            with duckdb.connect(":memory:", config=config) as connection:
-                # Ours is the progress that is shown; DuckDB would draw its own on standard output.
-                connection.execute("SET enable_progress_bar = false")
-                connection.register("packed", reader)
-                order = "shard, key64" if self.spec.is_number else "shard, key64, row"
-                query = f"SELECT shard, key64, row FROM packed ORDER BY {order}"
-                yield from connection.sql(query).to_arrow_reader(batch_rows)
-        except (duckdb.Error, pa.ArrowException) as error:
-            if self.source_error is not None:
-                # What the source raised, and not DuckDB's account of it.
-                raise self.source_error from None
-            if isinstance(error, duckdb.OutOfMemoryException) and not _is_disk_full(error):
-                raise OptionError(
-                    f"{format_bytes(self.memory_bytes)} are too few to sort this table",
-                    hint='give the build more, for example memory="2GB"',
-                ) from error
-            raise
-
     def _packed(self) -> Iterator[pa.RecordBatch]:
         total = self.source.rows
-        try:
-            for batch in self.source.batches():
-                step = _rows_within(BATCH_BYTES, PACK_ROWS, batch)
-                for start in range(0, batch.num_rows, step):
-                    packed = self._pack(batch.slice(start, step))
-                    if packed.num_rows:
-                        yield packed
-                self.rows += batch.num_rows
-                self.report("reading and sorting", self.rows, total)
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self.source_error = error
-            raise
+        for batch in self.source.batches():
+            step = rows_within(BATCH_BYTES, PACK_ROWS, batch)
+            for start in range(0, batch.num_rows, step):
+                packed = self._pack(batch.slice(start, step))
+                if packed.num_rows:
+                    yield packed
+            self.rows += batch.num_rows
+            self.report("reading and sorting", self.rows, total)
 
     def _pack(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         names = self.spec.names
@@ -301,7 +243,7 @@ class _Builder:
             pa.large_binary(), rows, [None, pa.py_buffer(starts), pa.py_buffer(data)]
         )
         arrays = [pa.array(shard), pa.array(keys.key64), row]
-        packed = pa.RecordBatch.from_arrays(arrays, schema=_PACKED)
+        packed = pa.RecordBatch.from_arrays(arrays, schema=PACKED)
         lengths = np.diff(starts)
         if keys.nulls:
             self.null_keys += keys.nulls
@@ -310,15 +252,6 @@ class _Builder:
             packed, lengths = packed.filter(pa.array(kept)), lengths[kept]
         self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
         return packed
-
-
-def _rows_within(size_bytes: int, most: int, sample: pa.RecordBatch) -> int:
-    """How many rows like those of `sample` take this many bytes, up to `most`."""
-    row_bytes = sample.nbytes / max(sample.num_rows, 1)
-    return int(min(max(size_bytes / max(row_bytes, 1), 1), most))
-
-
-_PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
 
 
 def master_layout(schema: pa.Schema, spec: KeySpec) -> RowLayout:

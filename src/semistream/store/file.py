@@ -50,7 +50,7 @@ class FileMaster:
         self.spec = KeySpec.of(schema, self.manifest.key, hash_bits=self.manifest.hash_bits)
         self.layout = master_layout(schema, self.spec)
         self.index = self._read_index()
-        # Also when the master is merely forgotten: file descriptors are scarce in long-lived workers.
+        # Also when the master is merely forgotten: long-lived workers have few descriptors.
         self._end = weakref.finalize(self, _close_all, self._files)
         self._open_files()
 
@@ -94,9 +94,14 @@ class FileMaster:
         starts = self._shard_start.tolist()
         return list(pairwise(starts))
 
-    def locate(self, keys: npt.NDArray[np.int64], out: npt.NDArray[np.int32]) -> None:
-        """The first page that can hold each key; -1 where there is none."""
-        locate(self.index.kernel, keys, out)
+    def locate(
+        self,
+        keys: npt.NDArray[np.int64],
+        known: npt.NDArray[np.int32],
+        out: npt.NDArray[np.int32],
+    ) -> None:
+        """The first page that can hold each key; -1 where there is none, or where `known` >= 0."""
+        locate(self.index.kernel, keys, known, out)
 
     def reader(
         self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
@@ -215,7 +220,7 @@ class FileMaster:
     def _open_files(self) -> None:
         direct = self.io == "direct"
         flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
-        for shard in self.manifest.shards:
+        for first, shard in zip(self._shard_start.tolist(), self.manifest.shards, strict=False):
             file = self.path / shard.file
             try:
                 descriptor = os.open(file, flags)
@@ -236,8 +241,8 @@ class FileMaster:
             if size < shard.pages * self.page_bytes:
                 raise CorruptPageError(
                     f"{str(file)!r} is cut short: {size} bytes where the manifest says "
-                    f"{shard.pages * self.page_bytes}; page {size // self.page_bytes} is the first "
-                    "that is missing",
+                    f"{shard.pages * self.page_bytes}; page {first + size // self.page_bytes} is "
+                    "the first that is missing",
                     hint="restore the file or build the master again",
                 )
 

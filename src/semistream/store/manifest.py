@@ -108,18 +108,18 @@ def read_manifest(path: str | Path) -> Manifest:
     """The manifest of a master, or an error that says what is there instead."""
     directory = Path(path)
     file = directory / MANIFEST
-    if not directory.exists():
-        raise StoreError(
-            f"there is no master at {str(path)!r}",
-            hint="build one with semistream.build_master or `semistream master build`",
-        )
-    if not file.exists():
+    try:
+        plain = json.loads(file.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        if not directory.exists():
+            raise StoreError(
+                f"there is no master at {str(path)!r}",
+                hint="build one with semistream.build_master or `semistream master build`",
+            ) from None
         raise StoreError(
             f"{str(path)!r} is not a master: it has no {MANIFEST}",
             hint="give the directory that build_master made; an interrupted build must be repeated",
-        )
-    try:
-        plain = json.loads(file.read_text())
+        ) from None
     except OSError as error:
         raise StoreError(
             f"{str(file)!r} cannot be read: {error.strerror}", hint="check its permissions"

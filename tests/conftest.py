@@ -1,0 +1,32 @@
+"""What all tests share: a watchdog, and masters that are built once."""
+
+from __future__ import annotations
+
+import faulthandler
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from semistream.checks import Workspace
+
+LONGEST_TEST_S = 240
+LONGEST_SLOW_TEST_S = 3600
+
+
+@pytest.fixture(autouse=True)
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A kernel that loops for ever holds no lock and cannot be interrupted: end the run, with a
+    trace of all threads."""
+    slow = request.node.get_closest_marker("slow") is not None
+    faulthandler.dump_traceback_later(LONGEST_SLOW_TEST_S if slow else LONGEST_TEST_S, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture(scope="session")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Masters and expected results of the conformance suite."""
+    directory: Path = tmp_path_factory.mktemp("checks")
+    with Workspace(directory) as made:
+        yield made
