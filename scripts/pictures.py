@@ -26,7 +26,9 @@ class Picture:
         self.width, self.height, self.title = width, height, title
         self.parts: list[str] = []
 
-    def box(self, x: int, y: int, w: int, h: int, fill: str, title: str = "", note: str = "") -> None:
+    def box(
+        self, x: int, y: int, w: int, h: int, fill: str, title: str = "", note: str = ""
+    ) -> None:
         """A named part; `note` may have several lines."""
         self.parts.append(
             f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="8" fill="{fill}" stroke="{LINE}"/>'
@@ -62,7 +64,9 @@ class Picture:
             f'text-anchor="{anchor}"{weight}>{escape(text)}</text>'
         )
 
-    def arrow(self, *points: tuple[int, int], label: str = "", at: tuple[int, int] = (0, 0)) -> None:
+    def arrow(
+        self, *points: tuple[int, int], label: str = "", at: tuple[int, int] = (0, 0)
+    ) -> None:
         """A line along the points with a head at its end; the label stands at `at`."""
         path = "M" + " L".join(f"{x} {y}" for x, y in points)
         self.parts.append(
@@ -138,7 +142,9 @@ def meshjoin() -> Picture:
     """Batches in a queue, chunks in a circle."""
     p = Picture(760, 260, "MESHJOIN: a queue of batches meets a circular scan")
     p.box(20, 40, 130, 80, STREAM, "stream", "w rows with\neach chunk")
-    p.box(210, 40, 290, 80, MEMORY, "hash table H, queue Q", "k batches; the oldest has met all of R")
+    p.box(
+        210, 40, 290, 80, MEMORY, "hash table H, queue Q", "k batches; the oldest has met all of R"
+    )
     p.cells(246, 94, 10, 16, (9,))
     p.box(560, 40, 180, 80, MEMORY, "chunk", "b pages, each record\nprobes H")
     p.disk(575, 150, 150, 96, "master", "k chunks in a circle")
@@ -158,7 +164,9 @@ def hybridjoin() -> Picture:
     p.box(20, 40, 130, 80, STREAM, "stream", "as many rows as\nhave left")
     p.box(210, 40, 250, 80, MEMORY, "hash table H, queue Q", "all waiting rows, oldest first")
     p.cells(226, 94, 11, 14, (0,))
-    p.box(540, 40, 200, 80, MEMORY, "disk buffer", "one partition serves all\nrows that wait for it")
+    p.box(
+        540, 40, 200, 80, MEMORY, "disk buffer", "one partition serves all\nrows that wait for it"
+    )
     p.disk(565, 150, 150, 96, "master", "index on the key")
     p.arrow((150, 80), (208, 80))
     p.arrow((538, 80), (462, 80), label="matches", at=(500, 70))

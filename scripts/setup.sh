@@ -168,18 +168,19 @@ TEXT
 # --- kernels -------------------------------------------------------------------------------
 
 kernels_digest() {
-  find src/semistream/kernels -name '*.py' -exec cat {} + 2>/dev/null | cksum
+  find src/semistream/kernels src/semistream/warm_up.py -name '*.py' -exec cat {} + | cksum
 }
 
-# Compiles the kernels into their cache, anew when they changed. A failure here only means that
-# they are compiled at their first use.
+# Compiles the kernels into their cache, anew when any of them changed: numba looks only at the file
+# that a kernel stands in, and would keep one whose parts in other files are new. A failure here
+# only means that they are compiled at their first use.
 warm_up_kernels() {
-  [ -e src/semistream/kernels/warm_up.py ] || return 0
   local digest
   digest=$(kernels_digest)
   [ "$(cat $kernels_stamp 2>/dev/null)" = "$digest" ] && return
-  say "Compiling the kernels"
-  if $venv/bin/python -m semistream.kernels.warm_up >&2; then
+  say "Compiling the kernels (this takes a minute or two)"
+  find src/semistream/kernels -name '*.nb[ci]' -delete
+  if $venv/bin/python -m semistream.warm_up >&2; then
     printf '%s\n' "$digest" >$kernels_stamp
   else
     warn "the kernels could not be compiled now; each will be at its first use."

@@ -346,7 +346,10 @@ def check_damaged_page(make: JoinFactory, workspace: Workspace) -> None:
     case = Case(f"damaged for {make.name}", base.stream, base.master, base.on)
     path = workspace.master(case)
     file = next(path.glob("*/*.pages"))
-    content = bytearray(file.read_bytes())
+    whole = path / "whole"
+    if not whole.exists():
+        whole.write_bytes(file.read_bytes())
+    content = bytearray(whole.read_bytes())
     for at in range(2000, len(content), 4096):
         content[at] ^= 1
     file.write_bytes(content)

@@ -182,7 +182,7 @@ def heap_for(match: Any, stream_bytes: int, fields: Any, record: int) -> int:
     return stream_bytes
 
 
-@inlined
+@kernel
 def join_cached(
     match: Any, out: Any, cache: Any, place: int, row: int, row_blob: int, stream_bytes: int
 ) -> int:
@@ -319,7 +319,7 @@ def admit(
     keep(cache, key, page, records, stride, rows, hits)
 
 
-@inlined
+@kernel
 def collect_rows(
     match: Any, waiting: Any, buffer: int, page_bytes: int, first: int, count: int
 ) -> int:
@@ -406,7 +406,7 @@ def find_rows(match: Any, waiting: Any, page: int, start: int, end: int) -> None
         store_i64(match.work + 16 * i + 8, low)
 
 
-@inlined
+@kernel
 def join_rows(
     match: Any,
     out: Any,
@@ -497,7 +497,7 @@ def hang_back(match: Any, waiting: Any, first: int, page: int, pages: int, reach
         start = at(match.ends, i + 1)
 
 
-@inlined
+@kernel
 def join_pages(
     match: Any,
     out: Any,
@@ -545,7 +545,7 @@ def join_pages(
     return done
 
 
-@inlined
+@kernel
 def _settle(
     match: Any,
     cache: Any,

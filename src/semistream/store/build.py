@@ -22,6 +22,7 @@ from semistream.core.budget import format_bytes, parse_bytes, type_of_size
 from semistream.core.errors import OptionError, StoreError
 from semistream.core.progress import Report, TerminalProgress
 from semistream.kernels.hashing import checksum
+from semistream.kernels.jit import read_only
 from semistream.kernels.pages import PAGE_KEYS, count_keys, fill_pages, shards_of
 from semistream.kernels.rows import pack_records, packed_size
 from semistream.store.keys import KeySpec
@@ -311,7 +312,7 @@ class PageWriter:
     def _write_shard(self, batch: pa.RecordBatch, *, final: bool) -> None:
         self.rows += batch.num_rows
         self._shard_rows += batch.num_rows
-        count_keys(batch.column("key64").to_numpy(), self._tally)
+        count_keys(read_only(batch.column("key64").to_numpy()), self._tally)
         self._left = batch if self._left is None else _joined(self._left, batch)
         self._cut(final=final)
 
@@ -338,9 +339,9 @@ class PageWriter:
             starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
             data = np.frombuffer(row.buffers()[2], np.uint8)
             done = fill_pages(
-                batch.column("key64").to_numpy(),
-                starts,
-                data,
+                read_only(batch.column("key64").to_numpy()),
+                read_only(starts),
+                read_only(data),
                 shape,
                 pages,
                 self._pages,

@@ -34,6 +34,7 @@ from semistream.kernels.csv import (
     parse_integers,
     tokenise,
 )
+from semistream.kernels.jit import read_only
 from semistream.store.opened import (
     Progress,
     Source,
@@ -319,7 +320,8 @@ def _to_array(
     valid = np.empty(n, dtype=np.bool_)
     if pa.types.is_int64(wanted):
         values = np.empty(n, dtype=np.int64)
-        n_misfits = parse_integers(text, starts, ends, values, valid, misfits)
+        fields = read_only(text), read_only(starts), read_only(ends)
+        n_misfits = parse_integers(*fields, values, valid, misfits)
         return pa.array(values, mask=~valid), misfits if n_misfits else None
     is_text = _is_text(wanted)
     offsets = np.empty(n + 1, dtype=np.int32)
@@ -431,7 +433,8 @@ def _are_integers(values: pa.Array) -> bool:
     found = np.empty(len(values), dtype=np.int64)
     flags = np.zeros((2, len(values)), dtype=np.bool_)
     text = np.frombuffer(data, dtype=np.uint8)
-    return bool(parse_integers(text, places[:-1], places[1:], found, flags[0], flags[1]) == 0)
+    fields = read_only(text), read_only(places[:-1]), read_only(places[1:])
+    return bool(parse_integers(*fields, found, flags[0], flags[1]) == 0)
 
 
 def _infer_types(

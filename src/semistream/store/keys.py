@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from semistream.core.errors import KeyTypeError, OptionError, unknown_name
 from semistream.kernels.hashing import hash_rows
+from semistream.kernels.jit import read_only
 from semistream.kernels.rows import pack_records, packed_size
 from semistream.store.layout import RowLayout
 
@@ -27,7 +28,7 @@ _SIGN = np.int64(-(2**63))
 
 @dataclass(frozen=True)
 class Keys:
-    """key64 of some rows; `valid` is 0 where the key has a null."""
+    """key64 of some rows; `valid` is 0 where the key has a null. Neither can be written to."""
 
     key64: npt.NDArray[np.int64]
     valid: npt.NDArray[np.uint8]
@@ -107,14 +108,14 @@ class KeySpec:
         length = len(columns[0])
         valid, nulls = _validity(columns, length)
         if self.is_number:
-            return Keys(_numbers(columns[0]), valid, nulls)
+            return Keys(read_only(_numbers(columns[0])), valid, nulls)
         packed = self._layout.columns(pa.RecordBatch.from_arrays(list(columns), schema=self.schema))
         size = packed_size(packed.columns.kernel, 0, length)
         data, starts = np.empty(size, np.uint8), np.empty(length + 1, np.int64)
         pack_records(packed.columns.kernel, 0, length, starts, data)
         key64 = np.empty(length, np.int64)
         hash_rows(data, starts, self.hash_bits, key64)
-        return Keys(key64, valid, nulls)
+        return Keys(read_only(key64), valid, nulls)
 
     def describe(self) -> str:
         """The key for people: `customer_id int64`, or `hash of (source string, id int64)`."""
@@ -270,9 +271,9 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
 def _validity(columns: Sequence[pa.Array], length: int) -> tuple[npt.NDArray[np.uint8], int]:
     nulls = [column for column in columns if column.null_count]
     if not nulls:
-        return np.ones(length, np.uint8), 0
+        return read_only(np.ones(length, np.uint8)), 0
     valid = nulls[0].is_valid()
     for column in nulls[1:]:
         valid = pc.and_(valid, column.is_valid())
-    flags = valid.cast(pa.uint8()).to_numpy(zero_copy_only=False)
-    return np.ascontiguousarray(flags), int(length - flags.sum())
+    flags = valid.cast(pa.uint8()).to_numpy()
+    return read_only(flags), int(length - flags.sum())

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.errors import SchemaError
+from semistream.kernels.jit import read_only
 from semistream.kernels.lists import measure_packed, measure_unpacked, pack_lists, unpack_lists
 from semistream.store.columns import ColumnCodec, Leaf, codec_for
 from semistream.store.layout import MOST_NARROW, leaf_columns
@@ -79,6 +80,7 @@ class ListCodec(ColumnCodec):
         validity, places, data = packed.buffers()
         starts = np.frombuffer(places, np.int64, length + 1, 8 * packed.offset)
         raw = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+        starts, raw = read_only(starts), read_only(raw)
         widths = np.array([leaf.width_bytes for leaf in self._leaves], np.int64)
         offsets = np.empty(length + 1, np.int64)
         any_null, totals = np.zeros(len(widths), np.uint8), np.zeros(len(widths), np.int64)

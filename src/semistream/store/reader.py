@@ -43,6 +43,8 @@ class PageReader:
         measure: bool = True,
         check: bool = True,
     ) -> None:
+        # More requests than pages of the buffer are never in flight.
+        depth = min(depth, REQUESTS, buffer_pages)
         self._name = name
         self._region = Region(buffer_pages * page_bytes)
         ask_out, ask_in = os.pipe()
@@ -56,7 +58,7 @@ class PageReader:
             message=np.zeros(3 + REQUESTS, np.int64),
             ring_pages=buffer_pages,
             page_bytes=page_bytes,
-            depth=min(depth, REQUESTS),
+            depth=depth,
             ask=ask_in,
             answer=answer_out,
             check=check,
@@ -64,7 +66,7 @@ class PageReader:
             next=-1,
         )
         self._threads = []
-        for _ in range(min(depth, REQUESTS)):
+        for _ in range(depth):
             arguments = (self.ring.kernel, ask_out, answer_in, np.zeros(1, np.int64))
             thread = threading.Thread(target=work, args=arguments, daemon=True)
             thread.start()
