@@ -16,8 +16,10 @@ GAP_PAGES = 4
 """Gaps that are read through: a separate request costs about as much as this many pages."""
 
 LONGEST_RUN_BYTES = 256 * 1024
-MOST_BUFFER_BYTES = 8 << 20
+MOST_BUFFER_BYTES = 4 << 20
 """Beyond these a disk gains nothing: several requests of this length keep it busy."""
+
+MOST_OUTPUT_BYTES = 2_000_000
 
 FIRST_CACHE_SHARE = 0.3
 LEAST_ROWS = 64
@@ -54,9 +56,11 @@ class SweepJoin(IndexedJoin):
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
-        parts = self.common_parts(index=True, output_share=1 / 12)
+        # Small outputs cost time per step, large ones cost memory: a twelfth, then 256 kB at least.
+        output = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
+        parts = self.common_parts(index=True, output_share=output / limit)
         parts["page chains"] = 4 * max(master.pages, 1)
-        buffer = min(limit // 8, MOST_BUFFER_BYTES) // master.page_bytes
+        buffer = min(limit // 12, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)

@@ -37,8 +37,8 @@ HIT = 1 << 32
 MOST_HITS = 1 << 30
 """Counters stop here, far from the sign bit."""
 
-SAMPLED = 8
-"""Places looked at to find one to give up."""
+SAMPLED = 6
+"""Used places looked at to find one to give up."""
 
 
 CACHE = struct_type(
@@ -176,22 +176,24 @@ def place_for(cache: Any, key: int) -> int:
 
 @inlined
 def least_wanted(cache: Any) -> int:
-    """The place with the fewest hits among a few from a random position on."""
-    count = cache.places
-    cache.random = np.int64(mix(cache.random + 0x9E3779B9))
-    at = np.int64(((np.uint64(cache.random) >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
-    best, fewest, seen, looked = np.int64(-1), np.int64(MOST_HITS) * 2, 0, 0
-    while seen < SAMPLED and looked < count:
+    """The place with the fewest hits among a few used ones, drawn at random; -1 if none was found.
+
+    Each place is drawn for itself: neighbours of a random place would be taken mostly from the
+    edges of clusters, and clusters would grow without end.
+    """
+    best, fewest, seen = np.int64(-1), np.int64(MOST_HITS) * 2, 0
+    for _ in range(4 * SAMPLED):
+        cache.random = np.int64(mix(cache.random + 0x9E3779B9))
+        high = np.uint64(cache.random) >> np.uint64(32)
+        at = np.int64((high * np.uint64(cache.places)) >> np.uint64(32))
         word = word_at(cache, at)
         if word != 0:
-            seen += 1
             if word >> 32 < fewest:
                 fewest = word >> 32
                 best = at
-        looked += 1
-        at += 1
-        if at == count:
-            at = 0
+            seen += 1
+            if seen == SAMPLED:
+                break
     return best
 
 
@@ -265,24 +267,39 @@ def age(cache: Any, histogram: _I64) -> None:
 
 @kernel
 def shrink(cache: Any, entries: int, blocks: int) -> None:
-    """Give up the least wanted keys until so few entries and blocks are used."""
+    """Give up the least wanted keys until so few entries and blocks are used.
+
+    Of keys that are wanted alike, those that go are spread evenly over the table: taking them from
+    one end would leave the rest in one cluster.
+    """
     floor = np.int64(0)
     while cache.used > entries or cache.blocks.used > blocks:
-        at = np.int64(0)
-        following = np.int64(MOST_HITS) * 2
-        while at < cache.places:
+        candidates, following = 0, np.int64(MOST_HITS) * 2
+        for at in range(cache.places):
             word = word_at(cache, at)
-            enough = cache.used <= entries and cache.blocks.used <= blocks
-            if word == 0 or enough:
+            if word != 0 and word >> 32 <= floor:
+                candidates += 1
+            elif word != 0:
+                following = min(following, word >> 32)
+        excess = max(cache.used - entries, 1)
+        if cache.blocks.used > blocks:
+            excess = candidates
+        due, at = 0, np.int64(0)
+        while at < cache.places and (cache.used > entries or cache.blocks.used > blocks):
+            word = word_at(cache, at)
+            if word == 0 or word >> 32 > floor:
                 at += 1
-            elif word >> 32 <= floor:
+                continue
+            due += excess
+            if due >= candidates:
                 # The hole may be filled by a later place: look at this one again.
+                due -= candidates
                 give_up(cache, at)
                 cache.given_up += 1
             else:
-                following = min(following, word >> 32)
                 at += 1
-        floor = following
+        if excess >= candidates:
+            floor = following
 
 
 @kernel
