@@ -80,7 +80,7 @@ def _steps(folder: Path) -> Iterator[Step]:
         for name, type_ in _KEYS.items():
             for how in HOWS:
                 yield f"{join}, {name} keys, {how}", partial(_join, folder / name, join, type_, how)
-            yield f"{join}, {name} keys, snapshots", partial(_survive, folder / name, join, type_)
+            yield f"{join}, {name} keys, rounds", partial(_repeat, folder / name, join, type_)
     yield "workloads", _generate
 
 
@@ -118,17 +118,19 @@ def _join(path: Path, join: str, keys: pa.DataType, how: str) -> None:
         ss.join(batches, master, on="key", how=how, algorithm=join, memory="4MB").read_all()
 
 
-def _survive(path: Path, join: str, keys: pa.DataType) -> None:
+def _repeat(path: Path, join: str, keys: pa.DataType) -> None:
     (batch,) = _rows(keys, _ROWS).to_batches()
     with ss.open_master(path) as master:
         make = partial(ss.make_join, join, master, on="key", schema=batch.schema, memory="4MB")
         with make() as first:
+            for _ in range(5):  # several rounds, so that caches age
+                first.push(batch)
+                list(first.finish())
             first.push(batch)
             snapshot = first.snapshot()
         with make() as second:
             second.restore(snapshot)
-            for _ in second.finish():
-                pass
+            list(second.finish())
 
 
 def _generate() -> None:

@@ -65,7 +65,10 @@ def rows(numbers: list[int | None], first: int, hashed: bool) -> pa.RecordBatch:
                 [key_of(n, hashed) for n in numbers], pa.string() if hashed else pa.int64()
             ),
             "event": pa.array(events, pa.int64()),
-            "note": pa.array([None if e % 3 == 0 else "n" * (e % (LONGEST_NOTE + 1)) for e in events], pa.string()),
+            "note": pa.array(
+                [None if e % 3 == 0 else "n" * (e % (LONGEST_NOTE + 1)) for e in events],
+                pa.string(),
+            ),
         }
     )
 
@@ -204,7 +207,7 @@ class JoinMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("join", JOINS)
 def test_random_calls(join: str) -> None:
-    machine = type(f"Machine_{join}", (JoinMachine,), {"join_name": join})
+    machine: Any = type(f"Machine_{join}", (JoinMachine,), {"join_name": join})
     state_machine = machine.TestCase
     state_machine.settings = settings(
         deadline=None,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from semistream.kernels.jit import kernel
+from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import at, load_i32
 from semistream.kernels.pages import is_continued
 
@@ -36,6 +36,9 @@ def sweep_runs(
     """
     count = 0
     page = position
+    if page > 0:
+        # The call before had no room for all runs of a key: its rows will come here.
+        count, page = _runs_of_key(index, page, longest, runs, count, stop)
     shard = 0
     while page < stop and count < runs.shape[0]:
         if load_i32(waiting.tail + 4 * page) < 0:
@@ -54,16 +57,23 @@ def sweep_runs(
         runs[count, 0], runs[count, 1] = page, last - page + 1
         count += 1
         page = last + 1
-        # A key that goes on beyond the longest run: its next page is wanted although nobody
-        # waits there yet.
-        while page < stop and is_continued(index, page) and count < runs.shape[0]:
-            end = min(stop, page + longest)
-            first = page
+        count, page = _runs_of_key(index, page, longest, runs, count, stop)
+    return count, page
+
+
+@inlined
+def _runs_of_key(
+    index: Any, page: int, longest: int, runs: _I64, count: int, stop: int
+) -> tuple[int, int]:
+    """Runs for a key that goes on at `page`: wanted although nobody waits there yet."""
+    while page < stop and is_continued(index, page) and count < runs.shape[0]:
+        end = min(stop, page + longest)
+        first = page
+        page += 1
+        while page < end and is_continued(index, page):
             page += 1
-            while page < end and is_continued(index, page):
-                page += 1
-            runs[count, 0], runs[count, 1] = first, page - first
-            count += 1
+        runs[count, 0], runs[count, 1] = first, page - first
+        count += 1
     return count, page
 
 

@@ -1,0 +1,213 @@
+"""Read plans against brute force."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from semistream.kernels.pages import INDEX
+from semistream.kernels.planning import greedy_runs, optimal_runs, runs_from, sweep_runs
+from semistream.kernels.struct import Struct
+from semistream.kernels.waiting import WAITING
+
+Runs = list[tuple[int, int]]
+
+
+def cost(runs: Runs, seek: float, transfer: float) -> float:
+    return sum(seek + transfer * count for _, count in runs)
+
+
+def cheapest(pages: list[int], seek: float, transfer: float, longest: int) -> float:
+    """By trying every way to cut the list of pages into runs."""
+    best = float("inf")
+    for cuts in range(1 << max(len(pages) - 1, 0)):
+        runs, first = [], pages[0]
+        for i, (a, b) in enumerate(pairwise(pages)):
+            if cuts >> i & 1:
+                runs.append((first, a - first + 1))
+                first = b
+        runs.append((first, pages[-1] - first + 1))
+        if all(count <= longest for _, count in runs):
+            best = min(best, cost(runs, seek, transfer))
+    return best
+
+
+def as_runs(array: npt.NDArray[np.int64], count: int) -> Runs:
+    return [(int(first), int(length)) for first, length in array[:count]]
+
+
+def assert_covers(runs: Runs, pages: list[int], longest: int) -> None:
+    """Every page once, runs in order, beginning and ending at wanted pages."""
+    for (first, count), (following, _) in pairwise(runs):
+        assert first + count <= following
+    for first, count in runs:
+        assert 1 <= count <= longest
+        assert first in pages
+        assert first + count - 1 in pages
+    read = [page for first, count in runs for page in range(first, first + count)]
+    assert set(pages) <= set(read)
+
+
+page_lists = st.sets(st.integers(0, 60), min_size=1, max_size=11).map(sorted)
+
+
+@given(
+    pages=page_lists,
+    seek=st.sampled_from([0.0, 0.5, 1.0, 3.0, 8.0, 100.0]),
+    transfer=st.sampled_from([0.3, 1.0, 2.0]),
+    longest=st.integers(1, 70),
+)
+@settings(deadline=None, max_examples=300)
+def test_optimal_runs_are_the_cheapest(
+    pages: list[int], seek: float, transfer: float, longest: int
+) -> None:
+    room = np.full((len(pages), 2), -1, np.int64)
+    runs = as_runs(room, optimal_runs(np.array(pages, np.int64), seek, transfer, longest, room))
+    assert_covers(runs, pages, longest)
+    assert cost(runs, seek, transfer) == pytest.approx(cheapest(pages, seek, transfer, longest))
+
+
+@given(pages=page_lists, gap=st.integers(0, 8), longest=st.integers(1, 70))
+@settings(deadline=None, max_examples=300)
+def test_greedy_runs_join_what_is_near_and_nothing_else(
+    pages: list[int], gap: int, longest: int
+) -> None:
+    room = np.full((len(pages), 2), -1, np.int64)
+    runs = as_runs(room, greedy_runs(np.array(pages, np.int64), gap, longest, room))
+    assert_covers(runs, pages, longest)
+    for (first, count), (following, _) in pairwise(runs):
+        # Two runs are apart because the gap is too wide or the run would be too long.
+        assert following - (first + count) > gap or following - first + 1 > longest
+    for first, count in runs:
+        inside = [page for page in pages if first <= page < first + count]
+        assert all(b - a <= gap + 1 for a, b in pairwise(inside))
+
+
+@given(pages=page_lists, gap=st.integers(0, 8))
+@settings(deadline=None)
+def test_greedy_is_optimal_without_a_limit(pages: list[int], gap: int) -> None:
+    room = np.full((len(pages), 2), -1, np.int64)
+    runs = as_runs(room, greedy_runs(np.array(pages, np.int64), gap, 1000, room))
+    # A gap of `gap` pages is worth bridging, one more is not.
+    seek = gap + 0.5
+    assert cost(runs, seek, 1.0) == pytest.approx(cheapest(pages, seek, 1.0, 1000))
+
+
+class Master:
+    """Pages of some shards; `continued` says where keys go on, `waiting` where rows wait."""
+
+    def __init__(self, shards: list[int], continued: set[int], waiting: set[int]) -> None:
+        starts = np.cumsum([0, *shards], dtype=np.int64)
+        self.starts = starts.tolist()
+        self.pages = int(starts[-1])
+        # A shard begins with a key of its own.
+        self.continued = {p for p in continued if p < self.pages} - set(self.starts)
+        self.waiting = {p for p in waiting if p < self.pages}
+        flags = np.zeros(max(self.pages, 1), np.uint8)
+        flags[list(self.continued)] = 1
+        self.tail = np.full(max(self.pages, 1), -1, np.int32)
+        self.tail[list(self.waiting)] = 1
+        self.index = Struct(
+            INDEX,
+            continued=flags,
+            shard_start=starts,
+            shards=len(shards),
+            pages=self.pages,
+        )
+        self.rows = Struct(WAITING, tail=self.tail, buckets=self.pages)
+
+    def wanted(self) -> set[int]:
+        """Pages that rows wait for, and those to which they may have to move on."""
+        pages = set(self.waiting)
+        for page in range(self.pages):
+            if page in self.continued and page - 1 in pages:
+                pages.add(page)
+        return pages
+
+    def shard(self, page: int) -> int:
+        return int(np.searchsorted(self.starts, page, side="right")) - 1
+
+
+masters = st.builds(
+    Master,
+    shards=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    continued=st.one_of(st.just(set()), st.sets(st.integers(0, 120), max_size=100)),
+    waiting=st.sets(st.integers(0, 120), max_size=30),
+)
+
+
+@given(
+    master=masters,
+    gap=st.integers(0, 5),
+    longest=st.integers(1, 12),
+    room=st.integers(1, 5),
+)
+@example(master=Master([9], {1, 2, 3, 4}, {0}), gap=0, longest=2, room=1)
+@example(master=Master([5, 9], {6, 7, 8}, {1, 5, 13}), gap=2, longest=1, room=2)
+@settings(deadline=None, max_examples=400)
+def test_a_sweep_reads_every_page_that_is_wanted(
+    master: Master, gap: int, longest: int, room: int
+) -> None:
+    """Over as many calls as it takes. Nothing is joined meanwhile: rows have not moved on yet when
+    the next runs are planned."""
+    runs: Runs = []
+    position = 0
+    while True:
+        array = np.full((room, 2), -1, np.int64)
+        count, position = sweep_runs(
+            master.rows.kernel,
+            master.index.kernel,
+            position,
+            gap,
+            longest,
+            array,
+            master.pages,
+        )
+        assert count <= room
+        if count == 0:
+            break
+        runs += as_runs(array, count)
+        assert position >= runs[-1][0] + runs[-1][1]
+    assert position == master.pages
+    for (first, length), (following, _) in pairwise(runs):
+        assert first + length <= following
+    read = set()
+    wanted = master.wanted()
+    for first, length in runs:
+        assert 1 <= length <= longest
+        assert master.shard(first) == master.shard(first + length - 1), "a run crosses shards"
+        assert first in wanted
+        assert first + length - 1 in wanted
+        pages = range(first, first + length)
+        unwanted = [page for page in pages if page not in wanted]
+        # What is read for nothing are gaps, none of them longer than allowed.
+        for page in unwanted:
+            before = max(p for p in wanted if p < page)
+            after = min(p for p in wanted if p > page)
+            assert after - before - 1 <= gap
+        read |= set(pages)
+    assert wanted <= read
+
+
+@given(master=masters, span=st.integers(1, 4), longest=st.integers(4, 9), data=st.data())
+@settings(deadline=None)
+def test_runs_from_pages_follow_the_key(
+    master: Master, span: int, longest: int, data: st.DataObject
+) -> None:
+    if master.pages == 0:
+        return
+    pages = data.draw(st.lists(st.integers(0, master.pages - 1), min_size=1, max_size=8))
+    runs = np.full((len(pages), 2), -1, np.int64)
+    runs_from(master.index.kernel, np.array(pages, np.int64), span, longest, runs)
+    for page, (first, count) in zip(pages, as_runs(runs, len(pages)), strict=True):
+        start, stop = master.starts[master.shard(page)], master.starts[master.shard(page) + 1]
+        begin = next(p for p in range(start, stop, span) if p <= page < p + span)
+        end = min(begin + span, stop)
+        while end < stop and end - begin < longest and end in master.continued:
+            end += 1
+        assert (first, count) == (begin, end - begin)
