@@ -117,7 +117,11 @@ def check_back_pressure(make: JoinFactory, workspace: Workspace) -> None:
         run = open_run(make, workspace, case, how, memory)
         whole = case.stream.combine_chunks().to_batches()[0]
         with run.join:
-            assert 0 < run.push(whole) < whole.num_rows, "no row was refused, or all were"
+            accepted = run.push(whole)
+            assert accepted > 0, "all rows were refused"
+            # A join may make room by itself, but not for results that nobody takes; a left join
+            # has one for every row.
+            assert accepted < whole.num_rows or how != "left", "no row was refused"
             for _ in range(100):
                 rest = whole.slice(run.join.stats.rows_in)
                 if run.push(rest) == 0:
@@ -127,7 +131,6 @@ def check_back_pressure(make: JoinFactory, workspace: Workspace) -> None:
                 raise AssertionError("rows are accepted for ever without a step")
             run.offer(whole.slice(run.join.stats.rows_in))
             run.finish()
-            assert run.refusals > 1
             table = run.table()
         workspace.assert_exact(table, case, how, f"{make.name}, {how} with refusals")
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
+import pyarrow as pa
+
 from semistream.checks import cases
 from semistream.checks.driving import (
     JoinFactory,
+    Run,
     assert_case,
     cut,
     open_run,
@@ -58,6 +63,36 @@ def check_results_larger_than_the_output(make: JoinFactory, workspace: Workspace
     assert_case(make, workspace, cases.long_results(), batch_rows=7)
     assert_case(make, workspace, cases.large_pages(), batch_rows=7)
     assert_case(make, workspace, cases.long_stream_rows(), batch_rows=20)
+
+
+def check_row_that_does_not_fit(make: JoinFactory, workspace: Workspace) -> None:
+    """A row too long for the memory is an error that tells how much it takes; others go on."""
+    case = cases.mixed()
+    memory = 2 * smallest_memory(make, workspace, case, "left")
+    run = open_run(make, workspace, case, "left", memory)
+    batches = cut(case.stream)
+    giant = batches[0].slice(0, 1)
+    giant = giant.set_column(
+        giant.schema.get_field_index("note"), "note", pa.array(["n" * 2 * memory])
+    )
+    with run.join:
+        for batch in batches:
+            error = _budget_error(run, giant)
+            assert error is not None, "a row of twice the memory was accepted"
+            assert re.search(r'memory="\d+"', error.hint), f"no minimum in the hint of: {error}"
+            run.look()
+            run.offer(batch)
+        run.finish()
+        table = run.table()
+    workspace.assert_exact(table, case, "left", f"{make.name} beside rows that do not fit")
+
+
+def _budget_error(run: Run, batch: pa.RecordBatch) -> BudgetError | None:
+    try:
+        run.join.push(batch)
+    except BudgetError as error:
+        return error
+    return None
 
 
 def check_budget_is_kept(make: JoinFactory, workspace: Workspace) -> None:

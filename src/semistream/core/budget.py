@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ def parse_bytes(size: type_of_size, *, of: int | None = None, what: str = "memor
         if match is None:
             raise OptionError(f"{what}={size!r} is not a size", hint='write "64MB", "5%" or bytes')
         number, unit = float(match[1]), match[2].lower()
+    if not math.isfinite(number):
+        raise OptionError(f"{what}={size!r} is not a size", hint='write "64MB", "5%" or bytes')
     if unit == "%":
         if of is None:
             raise OptionError(

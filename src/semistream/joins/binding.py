@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -50,6 +50,8 @@ class Binding:
         """Check that everything fits; each error names the column and what was wanted."""
         if how not in HOWS:
             raise OptionError(f"how={how!r} is not a kind of join", hint=f"use {', '.join(HOWS)}")
+        if len(set(schema.names)) != len(schema.names):
+            raise SchemaError("the stream has two columns of one name", hint="rename one of them")
         spec = master.spec
         key_names = _key_names(schema, spec, on)
         exact = []
@@ -154,6 +156,16 @@ def _key_names(schema: pa.Schema, spec: KeySpec, on: On) -> tuple[str, ...]:
     """The stream's key columns in the order of the master's key."""
     if isinstance(on, Mapping):
         pairs = {master: stream for stream, master in on.items()}
+        if len(pairs) < len(on):
+            raise OptionError(
+                f"on={dict(on)!r} compares a column of the master with two of the stream",
+                hint="name each of the master's key columns once",
+            )
+    elif not isinstance(on, Iterable):
+        raise OptionError(
+            f"on={on!r} names no columns",
+            hint='write on="customer_id", a list of names, or {stream column: master column}',
+        )
     else:
         names = [on] if isinstance(on, str) else list(on)
         pairs = {name: name for name in names}
@@ -190,8 +202,6 @@ def _output_schema(
 ) -> pa.Schema:
     fields = list(schema)
     taken = set(schema.names)
-    if len(taken) != len(fields):
-        raise SchemaError("the stream has two columns of one name", hint="rename one of them")
     for name in chosen:
         out = name
         while out in taken:

@@ -16,9 +16,11 @@ from semistream.kernels.cache import find_all
 from semistream.kernels.frames import FRAMES
 from semistream.kernels.matching import (
     BROKEN,
+    IDLE,
     PAGES_AHEAD,
     WORK_ROWS,
     export_rows,
+    feed,
     import_rows,
     join_runs,
     take_in,
@@ -26,6 +28,8 @@ from semistream.kernels.matching import (
 from semistream.kernels.planning import runs_from
 from semistream.kernels.rows import longest_blob
 from semistream.kernels.struct import Struct
+from semistream.store.keys import Keys
+from semistream.store.layout import PackedColumns
 
 INTAKE_ROWS = 8192
 """Rows looked up together on their way in."""
@@ -44,8 +48,8 @@ class IndexedJoin(Operator):
     waiting: WaitingRows
     cache: TupleCache
     frames: Struct
-    joining_ns: int = 0
-    """Time spent joining pages, without waiting for reads."""
+    joins_when_fed = False
+    """Whether `push` joins pages to make room for more rows, as long as the output has any."""
 
     def bind_kernels(self) -> None:
         """Make the records that kernels share, after everything is allocated."""
@@ -62,7 +66,7 @@ class IndexedJoin(Operator):
         self._found = np.empty(INTAKE_ROWS, np.int32)
         self._pages = np.empty(INTAKE_ROWS, np.int32)
         self._runs = np.zeros((RUNS, 2), np.int64)
-        self._progress = np.zeros(3, np.int64)
+        self._progress = np.zeros(4, np.int64)
 
     @property
     def scratch_bytes(self) -> int:
@@ -82,37 +86,84 @@ class IndexedJoin(Operator):
         keys, packed = self.binding.keys(batch)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
-        assert self._out is not None
-        out = self._out.out
-        now = self.clock.now_ns()
         done = 0
         while done < batch.num_rows:
             # Looking up many more rows than there is room for would be work thrown away.
-            free = max(self.waiting.capacity - self.waiting.rows, 0)
-            block = min(INTAKE_ROWS, 256 + 3 * free)
-            end = min(done + block, batch.num_rows)
-            key64, valid = keys.key64[done:end], keys.valid[done:end]
-            found, pages = self._found[: end - done], self._pages[: end - done]
-            find_all(self.cache.state.kernel, key64, valid, found)
-            self.master.locate(key64, found, pages)
+            end = min(done + self._block_rows(), batch.num_rows)
+            accepted = self._feed(keys, packed, done, end)
+            self.taken_in(accepted)
+            if accepted < end - done and not self._make_way():
+                return done + accepted
+            done += accepted
+        return done
+
+    def _block_rows(self) -> int:
+        assert self._out is not None
+        free = max(self.waiting.capacity - self.waiting.rows, 0)
+        if self.joins_when_fed:
+            free += int(self._out.out.room - self._out.out.rows)
+        return min(INTAKE_ROWS, 256 + 3 * free)
+
+    def _feed(self, keys: Keys, packed: PackedColumns, start: int, end: int) -> int:
+        """Take in rows `start` to `end`, joining pages to make room where the algorithm does so."""
+        assert self._out is not None
+        reader = self._reader
+        assert reader is not None
+        key64, valid = keys.key64[start:end], keys.valid[start:end]
+        found, pages = self._found[: end - start], self._pages[: end - start]
+        find_all(self.cache.state.kernel, key64, valid, found)
+        self.master.locate(key64, found, pages)
+        now = self.clock.now_ns()
+        if not self.joins_when_fed:
             accepted = take_in(
                 self.match.kernel,
-                out.kernel,
+                self._out.out.kernel,
                 self.waiting.state.kernel,
                 self.cache.state.kernel,
+                self.master.index.kernel,
                 packed.columns.kernel,
                 key64,
                 valid,
                 found,
                 pages,
-                done,
+                0,
+                start,
                 now,
             )
-            self.taken_in(accepted)
-            if accepted < end - done:
-                return done + accepted
-            done = end
-        return done
+            return int(accepted)
+        accepted = feed(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            packed.columns.kernel,
+            key64,
+            valid,
+            found,
+            pages,
+            start,
+            self.master.index.kernel,
+            reader.ring.kernel,
+            self.frames.kernel,
+            self._runs,
+            self._progress,
+            now,
+        )
+        return int(accepted)
+
+    def _make_way(self) -> bool:
+        """After `_feed` took fewer rows than given: whether it is worth another try."""
+        if not self.joins_when_fed:
+            return False
+        status = int(self._progress[3])
+        if status == BROKEN:
+            assert self._reader is not None
+            raise self._reader.error()
+        return status == IDLE and self.plan_more()
+
+    def plan_more(self) -> bool:
+        """Plan further runs, for joins that join while they are fed; False if there are none."""
+        return False
 
     def taken_in(self, rows: int) -> None:
         """Called after rows were taken in."""
@@ -122,7 +173,6 @@ class IndexedJoin(Operator):
         reader = self._reader
         assert reader is not None
         assert self._out is not None
-        start, waited = self.clock.now_ns(), reader.ring.wait_ns
         status = join_runs(
             self.match.kernel,
             self._out.out.kernel,
@@ -133,9 +183,8 @@ class IndexedJoin(Operator):
             self.frames.kernel,
             self._runs,
             self._progress,
-            start,
+            self.clock.now_ns(),
         )
-        self.joining_ns += self.clock.now_ns() - start - (reader.ring.wait_ns - waited)
         if status == BROKEN:
             raise reader.error()
         return int(status)

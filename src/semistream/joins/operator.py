@@ -99,6 +99,11 @@ class Operator(SemiStreamJoin):
 
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()
+        if not isinstance(batch, pa.RecordBatch):
+            raise SchemaError(
+                f"a {type(batch).__name__} was pushed, not a pyarrow.RecordBatch",
+                hint="push the batches of a table: table.to_batches()",
+            )
         if batch.num_rows == 0:
             return 0
         start = self.clock.now_ns()
@@ -290,7 +295,12 @@ class Operator(SemiStreamJoin):
         if self.binding.layout.has_bytes:
             self._blob_bytes = self._mean_blob(batch) if blob_bytes is None else float(blob_bytes)
         self.plan = self.divide(self._blob_bytes)
-        self.allocate(self._blob_bytes)
+        try:
+            self.allocate(self._blob_bytes)
+        except BaseException:
+            # Half of it must not look like the whole.
+            self._out = None
+            raise
 
     def _mean_blob(self, batch: pa.RecordBatch) -> float:
         """Mean length of the byte strings of a row, as they will lie in memory."""

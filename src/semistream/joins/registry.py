@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pyarrow as pa
@@ -48,7 +49,22 @@ def make_join(
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
     kind = JOINS[DEFAULT if name == "auto" else name]
+    for option in options:
+        if option not in _options_of(kind):
+            raise unknown_name(f"option of {kind.name}", option, _options_of(kind))
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
     binding = Binding.of(schema, opened, on, how, columns)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
     return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
+
+
+def _options_of(kind: type[Operator]) -> set[str]:
+    """The options that an algorithm has of its own."""
+    found = {
+        parameter.name
+        for part in kind.__mro__
+        if "__init__" in vars(part)
+        for parameter in inspect.signature(vars(part)["__init__"]).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    return found - {"clock", "seed"}

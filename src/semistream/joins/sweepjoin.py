@@ -54,6 +54,8 @@ class SweepJoin(IndexedJoin):
         skew="tuple",
     )
 
+    joins_when_fed = True
+
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
         # Small outputs cost time per step, large ones cost memory: a twelfth, then 256 kB at least.
@@ -113,6 +115,10 @@ class SweepJoin(IndexedJoin):
             if self.join_planned() == FULL or self.pending or not self.reads_pending:
                 break
 
+    def plan_more(self) -> bool:
+        self._plan_ahead()
+        return self.reads_pending
+
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         for _ in range(2):
@@ -139,7 +145,12 @@ class SweepJoin(IndexedJoin):
 
     def _marks(self) -> tuple[int, int, int, int]:
         assert self._reader is not None
-        return self.match.hits, self.match.misses, self._reader.ring.wait_ns, self.joining_ns
+        return (
+            self.match.hits,
+            self.match.misses,
+            self._reader.ring.wait_ns,
+            self._reader.ring.join_ns,
+        )
 
     def _end_sweep(self) -> None:
         hits, misses, wait, joining = (

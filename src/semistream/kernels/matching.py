@@ -22,6 +22,7 @@ from semistream.kernels.cache import (
     give_up,
     has_place,
     keep,
+    key_at,
     least_wanted,
     next_entry,
     set_word,
@@ -48,6 +49,7 @@ from semistream.kernels.pages import (
     guess_position,
     is_continued,
     lower_bound_keys,
+    page_of,
 )
 from semistream.kernels.reading import (
     REQ_BUFFER,
@@ -55,6 +57,7 @@ from semistream.kernels.reading import (
     REQ_FIRST,
     give_back,
     in_flight,
+    now_ns,
     oldest,
     submit,
 )
@@ -93,8 +96,8 @@ WORK_ROWS = 2048
 PAGES_AHEAD = 64
 """Pages whose rows are collected together at most."""
 
-FULL, IDLE, BROKEN = 1, 0, -1
-"""How a kernel ended: no room in the output, nothing left to do, a read failed."""
+MORE, FULL, IDLE, BROKEN = 2, 1, 0, -1
+"""How a kernel ended: with more to do, no room in the output, nothing left to do, a read failed."""
 
 MATCH = struct_type(
     # What is emitted: a result per pair; rows without a partner; rows with one, once.
@@ -225,32 +228,41 @@ def take_in(
     out: Any,
     waiting: Any,
     cache: Any,
+    index: Any,
     columns: Any,
     keys: _I64,
     valid: npt.NDArray[np.uint8],
     found: npt.NDArray[np.int32],
     pages: npt.NDArray[np.int32],
+    start: int,
     first: int,
     now: int,
 ) -> int:
-    """Accept stream rows in order; how many, fewer than given when there is no room for more.
+    """Accept stream rows in order, from row `start` on; up to which, when there is no more room.
 
     Row i of the arrays is row `first + i` of the columns. `found` is the place in the cache or -1,
-    `pages` the first page that can hold the key or -1.
+    `pages` the first page that can hold the key or -1. Places may have changed since they were
+    looked up, so each is looked at again.
     """
     passing = slot_address(waiting, PASSING)
     strings = waiting.blob_at >= 0
     scratch = waiting.scratch
-    for i in range(keys.size):
+    for i in range(start, keys.size):
         ahead = i + 12
         if ahead < keys.size:
-            if found[ahead] >= 0:
+            if found[ahead] >= 0 and word_at(cache, np.int64(found[ahead])) != 0:
                 entry = entry_address(cache, first_entry(cache, np.int64(found[ahead])))
                 prefetch(entry)
                 prefetch(entry + 64)
             elif pages[ahead] >= 0:
                 prefetch(waiting.tail + 4 * np.int64(pages[ahead]))
-        hit = found[i] >= 0
+        place = np.int64(found[i])
+        if place >= 0 and (word_at(cache, place) == 0 or key_at(cache, place) != keys[i]):
+            # A key was cached or given up meanwhile.
+            place = find(cache, keys[i])
+            if place < 0:
+                pages[i] = np.int32(page_of(index, keys[i]))
+        hit = place >= 0
         if not hit and valid[i] != 0 and pages[i] >= 0:
             if slots_left(waiting) <= 0:
                 return i
@@ -271,7 +283,7 @@ def take_in(
             pack_blob(columns, first + i, scratch)
         met = 0
         if hit:
-            met = join_cached(match, out, cache, np.int64(found[i]), passing, scratch, stream_bytes)
+            met = join_cached(match, out, cache, place, passing, scratch, stream_bytes)
         if met < 0 or (met == 0 and not has_room(out, 1, stream_bytes)):
             return i
         if met == 1:
@@ -279,7 +291,7 @@ def take_in(
         else:
             emit_unmatched(match, out, passing, scratch)
         if hit:
-            count_hit(cache, np.int64(found[i]))
+            count_hit(cache, place)
             match.hits += 1
         elif valid[i] != 0:
             match.misses += 1
@@ -612,6 +624,58 @@ def join_framed(
 
 
 @kernel
+def join_next(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    index: Any,
+    ring: Any,
+    frames: Any,
+    runs: _I64,
+    progress: _I64,
+    now: int,
+) -> int:
+    """Submit what there is room for and join the oldest run: MORE when it is done."""
+    size = ring.page_bytes
+    while progress[0] < progress[1]:
+        if not submit(ring, runs[progress[0], 0], runs[progress[0], 1]):
+            break
+        progress[0] += 1
+    if in_flight(ring) == 0:
+        return IDLE
+    request = oldest(ring)
+    if request == 0:
+        return BROKEN
+    begin = now_ns(ring.message + 8) if ring.measure != 0 else np.int64(0)
+    first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
+    start = load_i64(request + REQ_BUFFER)
+    done = progress[2]
+    done += join_pages(
+        match,
+        out,
+        waiting,
+        cache,
+        index,
+        start + done * size,
+        size,
+        first + done,
+        count - done,
+        now,
+    )
+    if ring.measure != 0:
+        ring.join_ns += now_ns(ring.message + 8) - begin
+    if done < count:
+        progress[2] = done
+        return FULL
+    progress[2] = 0
+    for i in range(count if frames.count > 0 else 0):
+        keep_page(frames, first + i, start + i * size)
+    give_back(ring)
+    return MORE
+
+
+@kernel
 def join_runs(
     match: Any,
     out: Any,
@@ -631,39 +695,50 @@ def join_runs(
     are done; BROKEN: a read failed (the ring says which). Pages are kept in the buffer pool, if
     `frames` has any.
     """
-    size = ring.page_bytes
+    status = MORE
+    while status == MORE:
+        status = join_next(match, out, waiting, cache, index, ring, frames, runs, progress, now)
+    return status
+
+
+@kernel
+def feed(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    columns: Any,
+    keys: _I64,
+    valid: npt.NDArray[np.uint8],
+    found: npt.NDArray[np.int32],
+    pages: npt.NDArray[np.int32],
+    first: int,
+    index: Any,
+    ring: Any,
+    frames: Any,
+    runs: _I64,
+    progress: _I64,
+    now: int,
+) -> int:
+    """Take rows in and, whenever no more can wait, join a run to make room; how many were taken.
+
+    So the disk is kept busy while rows come in. `progress[3]` says why it stopped early: FULL, IDLE
+    when there are no more runs, or BROKEN.
+    """
+    done = np.int64(0)
     while True:
-        while progress[0] < progress[1]:
-            if not submit(ring, runs[progress[0], 0], runs[progress[0], 1]):
-                break
-            progress[0] += 1
-        if in_flight(ring) == 0:
-            return IDLE
-        request = oldest(ring)
-        if request == 0:
-            return BROKEN
-        first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
-        start = load_i64(request + REQ_BUFFER)
-        done = progress[2]
-        done += join_pages(
-            match,
-            out,
-            waiting,
-            cache,
-            index,
-            start + done * size,
-            size,
-            first + done,
-            count - done,
-            now,
+        done = take_in(
+            match, out, waiting, cache, index, columns, keys, valid, found, pages, done, first, now
         )
-        if done < count:
-            progress[2] = done
-            return FULL
-        progress[2] = 0
-        for i in range(count if frames.count > 0 else 0):
-            keep_page(frames, first + i, start + i * size)
-        give_back(ring)
+        if done == keys.size:
+            return done
+        if slots_left(waiting) > 0:
+            progress[3] = FULL
+            return done
+        status = join_next(match, out, waiting, cache, index, ring, frames, runs, progress, now)
+        if status != MORE:
+            progress[3] = status
+            return done
 
 
 @kernel

@@ -54,8 +54,8 @@ RING = struct_type(
     # Pipes to and from the workers; whether they check pages, whether waiting is timed.
     "ask answer check measure "
     # Pages ever requested, requests that did not go on where the one before ended, the page after
-    # the last requested, time spent waiting.
-    "pages_read seeks next wait_ns "
+    # the last requested, time spent waiting, time spent joining what was read.
+    "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
     "error error_page error_number"
 )
