@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -10,7 +12,7 @@ from semistream.checks.oracle import Oracle
 STREAM = pa.table({"k": [1, 2, 2, None, 9], "n": [1.0, float("nan"), None, 4.0, 5.0]})
 MASTER = pa.table({"k": [1, 2, 2, None], "label": ["a", "b", None, "d"]})
 
-EXPECTED = {
+EXPECTED: dict[str, list[tuple[Any, ...]]] = {
     "inner": [(1, 1.0, "a"), (2, None, "b"), (2, None, None)],
     "left": [(1, 1.0, "a"), (None, 4.0, None), (9, 5.0, None), (2, None, "b"), (2, None, None)],
     "semi": [(1, 1.0), (2, None)],
@@ -20,7 +22,7 @@ EXPECTED = {
 
 def table(how: str) -> pa.Table:
     """What is expected, with the row whose number is no number."""
-    rows = list(EXPECTED[how])
+    rows: list[tuple[Any, ...]] = [*EXPECTED[how]]
     nan = float("nan")
     if how in ("inner", "left"):
         rows += [(2, nan, "b"), (2, nan, None)]

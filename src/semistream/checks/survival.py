@@ -96,39 +96,55 @@ def check_snapshots_of_other_keys(make: JoinFactory, workspace: Workspace) -> No
 
 
 def check_snapshot_at_any_moment(make: JoinFactory, workspace: Workspace) -> None:
-    """A snapshot between any two calls of a short run, each gone on with on its own."""
-    case = cases.long_runs()
-    short = part(case, 12)
-    memory = smallest_memory(make, workspace, short, "left", 5)
-    batches = cut(short.stream, 5)
-    for moment in (*range(12), *range(15, 400, 7)):
-        run = open_run(make, workspace, short, "left", memory)
-        calls = 0
-        for batch in batches:
-            while batch.num_rows:
-                batch = batch.slice(run.push(batch))
-                if calls == moment:
-                    run = _moved(make, workspace, short, "left", run)
-                run.step()
-                calls += 2
-                if calls == moment + 1:
-                    run = _moved(make, workspace, short, "left", run)
-        while run.join.stats.rows_waiting:
-            if calls == moment:
-                run = _moved(make, workspace, short, "left", run)
+    """A snapshot between any two calls of a short run, each gone on with on its own.
+
+    Keys reach over several pages: rows may have met a partner and still wait for another page.
+    """
+    for whole, rows, how in (
+        (cases.long_runs(), 12, "left"),
+        (cases.string_collisions(), 60, "left"),
+        (cases.string_collisions(), 60, "semi"),
+    ):
+        case = part(whole, rows)
+        # A little more than the least: what is left of a batch may be longer on average.
+        memory = smallest_memory(make, workspace, case, how, 20) * 11 // 10
+        for moment in (*range(12), *range(15, 400, 7)):
+            if _moved_at(make, workspace, case, how, memory, moment) < moment:
+                break
+
+
+def _moved_at(
+    make: JoinFactory, workspace: Workspace, case: Case, how: str, memory: int, moment: int
+) -> int:
+    """Join a case, moved after so many calls; how many there were."""
+    run = open_run(make, workspace, case, how, memory)
+    calls = 0
+
+    def called() -> None:
+        nonlocal run, calls
+        if calls == moment:
+            run = _moved(make, workspace, case, how, run)
+        calls += 1
+
+    for batch in cut(case.stream, 20):
+        while batch.num_rows:
+            batch = batch.slice(run.push(batch))
+            called()
             run.step()
-            calls += 1
-        run.finish()
-        run.join.close()
-        workspace.assert_exact(run.table(), short, "left", f"{make.name}, moved at call {moment}")
-        if calls < moment:
-            return
+            called()
+    while run.join.stats.rows_waiting:
+        run.step()
+        called()
+    run.finish()
+    run.join.close()
+    workspace.assert_exact(run.table(), case, how, f"{make.name}, {how}, moved at call {moment}")
+    return calls
 
 
 def check_snapshot_of_a_full_join(make: JoinFactory, workspace: Workspace) -> None:
     """What fitted into a join fits into a new one with as much memory, whatever it has learnt."""
-    for case in (cases.uniform(), cases.skewed(True)):
-        memory = 4 * smallest_memory(make, workspace, case, "inner")
+    for case, factor in ((cases.uniform(), 2), (cases.uniform(), 4), (cases.skewed(True), 1.2)):
+        memory = int(factor * smallest_memory(make, workspace, case, "inner", 4000))
         run = open_run(make, workspace, case, "inner", memory)
         batches = cut(case.stream, 4000)
         for batch in batches[:-1]:
