@@ -193,6 +193,17 @@ def string_collisions() -> Case:
 
 
 @cache
+def early_partners() -> Case:
+    """Keys that all collide, over many pages: rows of short keys come first among them. Stream rows
+    with such a key meet their partners early and must still be led through the other pages."""
+    keys = ["k" * (1 + i // 30) for i in range(600)]
+    stream = ["k" * int(n) for n in _draw(37, 400, 1, 24)]
+    return one_key(
+        "early partners", pa.array(stream), pa.array(keys), strings=False, build={"hash_bits": 1}
+    )
+
+
+@cache
 def composite_collisions() -> Case:
     """Composite keys whose hashes have three bits."""
     a, b = _pairs(13, 500, 120)

@@ -45,6 +45,7 @@ def check_hash_collisions(make: JoinFactory, workspace: Workspace) -> None:
     """Equal hashes of different keys: matches must be verified, and keys span pages."""
     assert_case(make, workspace, cases.string_collisions())
     assert_case(make, workspace, cases.composite_collisions())
+    assert_case(make, workspace, cases.early_partners())
 
 
 def check_integers_of_other_widths(make: JoinFactory, workspace: Workspace) -> None:

@@ -102,8 +102,8 @@ def check_snapshot_at_any_moment(make: JoinFactory, workspace: Workspace) -> Non
     """
     for whole, rows, how in (
         (cases.long_runs(), 12, "left"),
-        (cases.string_collisions(), 60, "left"),
-        (cases.string_collisions(), 60, "semi"),
+        (cases.early_partners(), 60, "left"),
+        (cases.early_partners(), 400, "semi"),
     ):
         case = part(whole, rows)
         # A little more than the least: what is left of a batch may be longer on average.

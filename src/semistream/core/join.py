@@ -73,12 +73,13 @@ class SemiStreamJoin(ABC):
     """A join of a stream with a master larger than memory.
 
     Call order. Rows come in by `push`, in any number of calls; it accepts as many as there is room
-    for and says how many. A refused row is offered again after a `step`, which does one iteration
-    of the algorithm's outer loop and returns results; `take` returns those that are ready without
-    doing anything. `finish` drains: after it nothing waits, and `push` may be called again.
-    `snapshot` may be called between any two calls, `restore` only on a join that has not yet
-    accepted a row. `close` ends it; after that every call is an error. None of these block but for
-    reads of the master, and none keeps a reference to a batch that was pushed.
+    for and says how many. It may read and join pages to make room, as long as results find theirs.
+    A refused row is offered again after a `step`, which does one iteration of the algorithm's outer
+    loop and returns results; `take` returns those that are ready without doing anything. `finish`
+    drains: after it nothing waits, and `push` may be called again. `snapshot` may be called between
+    any two calls, `restore` only on a join that has not yet accepted a row. `close` ends it; after
+    that every call is an error. None of these block but for reads of the master, and none keeps a
+    reference to a batch that was pushed.
 
     Each accepted row is, at any moment, matched, unmatched or waiting; no row waits for ever.
     """

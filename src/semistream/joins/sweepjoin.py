@@ -38,6 +38,9 @@ class SweepJoin(IndexedJoin):
     whole cycle although they met their page long ago, HYBRIDJOIN reads for its oldest row only,
     SSIJ stops taking rows in while it joins.
 
+    Rows are taken in while pages are joined: when the pool is full, `push` joins a run, takes in as
+    many rows as have left, and so on until the output is full. The disk never waits for Python.
+
     *How the memory is shared.* A row that is asked for t times a sweep fills on average t/2 slots
     of the pool, each s bytes; in the cache it takes r bytes. Caching it pays while t·s/2 > r:
     SSBJ's cache inequality, with the half because a row waits half a sweep. That is right while the
