@@ -599,3 +599,16 @@ def uniform() -> Case:
     return one_key(
         "uniform", pa.array(_draw(36, 40_000, 0, 4000)), pa.array(np.arange(3900)), strings=False
     )
+
+
+@cache
+def skewed_collisions() -> Case:
+    """A skewed stream of strings, each of whose hashes is that of several keys: what a cache finds
+    by the hash must be verified as well."""
+    numbers = skewed(False).stream.column("id").to_numpy()[:8000]
+    return one_key(
+        "skewed collisions",
+        pa.array([f"key {n}" for n in numbers]),
+        pa.array([f"key {n}" for n in range(0, 3900, 2)]),
+        build={"hash_bits": 9},
+    )

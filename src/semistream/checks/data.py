@@ -147,3 +147,5 @@ def check_skew(make: JoinFactory, workspace: Workspace) -> None:
         memories = (2 * least, 600_000 + least)
         assert_case(make, workspace, case, hows=("inner",), memories=memories, batch_rows=4000)
     assert_case(make, workspace, cases.skewed(False), hows=("left",), memories=(3 * least,))
+    case = cases.skewed_collisions()
+    assert_case(make, workspace, case, hows=("left", "anti"), memories=(ROOMY,), batch_rows=1000)
