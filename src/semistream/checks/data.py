@@ -148,4 +148,7 @@ def check_skew(make: JoinFactory, workspace: Workspace) -> None:
         assert_case(make, workspace, case, hows=("inner",), memories=memories, batch_rows=4000)
     assert_case(make, workspace, cases.skewed(False), hows=("left",), memories=(3 * least,))
     case = cases.skewed_collisions()
-    assert_case(make, workspace, case, hows=("left", "anti"), memories=(ROOMY,), batch_rows=1000)
+    least = smallest_memory(make, workspace, case, "left", 1000)
+    memories = (2 * least, 600_000 + least)
+    hows = ("left", "anti")
+    assert_case(make, workspace, case, hows=hows, memories=memories, batch_rows=1000)
