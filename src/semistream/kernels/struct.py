@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 from numba.core import types
-from numba.core.datamodel import models, register_default
+from numba.core.datamodel import models
+from numba.core.datamodel.registry import register_default
 from numba.extending import NativeValue, typeof_impl, unbox
 from numba.np.numpy_support import from_dtype
 

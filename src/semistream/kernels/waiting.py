@@ -63,8 +63,6 @@ Where there is a `queue`, it lists the buckets in the order in which they ceased
 `queued` has a byte for each that is in it; one that was emptied meanwhile may still be listed."""
 
 
-
-
 @inlined
 def slot_address(waiting: Any, slot: int) -> int:
     """Where a slot lies."""

@@ -295,9 +295,7 @@ def _leaf_array(
     return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
 
 
-def blank_record(
-    record_bytes: int, nulls_at: int, null_bytes: int
-) -> npt.NDArray[np.uint8]:
+def blank_record(record_bytes: int, nulls_at: int, null_bytes: int) -> npt.NDArray[np.uint8]:
     """A record in which everything is null."""
     record = np.zeros(record_bytes, np.uint8)
     record[nulls_at : nulls_at + null_bytes] = 255
