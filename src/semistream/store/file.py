@@ -18,11 +18,11 @@ import pyarrow as pa
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.pages import INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
-from semistream.store.build import index_checksum, master_layout
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
 from semistream.store.manifest import Manifest, read_manifest
 from semistream.store.reader import DEFAULT_DEPTH, PageReader
+from semistream.store.writing import index_checksum, master_layout
 
 IO_MODES = ("buffered", "direct")
 
