@@ -102,7 +102,7 @@ class BuildPlan:
 
     def page_bytes_for(self, longest_row: int) -> int:
         """The size of pages when the longest of all packed rows has this many bytes."""
-        needed = PAGE_KEYS + 8 + longest_row
+        needed = _page_need(longest_row)
         if needed > LARGEST_PAGE_BYTES:
             raise StoreError(
                 f"a row takes {format_bytes(longest_row)}, and a page, which holds at least "
@@ -120,6 +120,11 @@ class BuildPlan:
         while size < needed:
             size *= 2
         return size
+
+    @staticmethod
+    def fits(longest_row: int, page_bytes: int) -> bool:
+        """Whether a packed row of this length has room in a page."""
+        return _page_need(longest_row) <= page_bytes
 
     def pack(self, batch: pa.RecordBatch) -> Iterator[Packed]:
         """The rows of a batch of `schema`, packed, in parts of bounded size."""
@@ -173,6 +178,10 @@ def _page_bytes(page_size: type_of_size) -> int:
             hint="use 8192, 16384, 65536 …: direct reads need whole blocks",
         )
     return size
+
+
+def _page_need(row_bytes: int) -> int:
+    return PAGE_KEYS + 8 + row_bytes
 
 
 def master_layout(schema: pa.Schema, spec: KeySpec) -> RowLayout:
