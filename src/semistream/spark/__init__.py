@@ -1,0 +1,17 @@
+"""The joins inside PySpark: `enrich` for batch and streaming DataFrames.
+
+Needs PySpark 4 and Java 17, which `pip install 'semistream[spark]'` and your system bring.
+"""
+
+try:
+    import pyspark as _pyspark  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "semistream.spark needs PySpark. Hint: pip install 'semistream[spark]', and Java 17."
+    ) from error
+
+from semistream.spark.enrich import enrich
+from semistream.spark.metrics import BatchStats, log_stats, stats
+from semistream.spark.session import local_session
+
+__all__ = ["BatchStats", "enrich", "local_session", "log_stats", "stats"]
