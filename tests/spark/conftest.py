@@ -25,9 +25,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pyspark.sql.Spar
     warehouse = tmp_path_factory.mktemp("warehouse")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's own, while it starts
-        session = local_session(
-            "semistream-tests", cores=2, spark_sql_warehouse_dir=str(warehouse)
-        )
+        session = local_session("semistream-tests", cores=2, spark_sql_warehouse_dir=str(warehouse))
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -204,9 +204,7 @@ class _Pack:
         shard = rows.column("shard").to_numpy()
         order = np.argsort(shard, kind="stable")
         ordered = rows.take(pa.array(order)) if self.plan.shards > 1 else rows
-        shards, begins, counts = np.unique(
-            shard[order], return_index=True, return_counts=True
-        )
+        shards, begins, counts = np.unique(shard[order], return_index=True, return_counts=True)
         parcels: list[tuple[int, int, int, bytes | None]] = [
             (shard, 0, packed.longest_row, _to_bytes(ordered.slice(begin, count)))
             for shard, begin, count in zip(shards, begins, counts, strict=True)

@@ -63,7 +63,9 @@ class Packer:
                 group += np.searchsorted(borders, key64, side="right").astype(group.dtype)
             yield self._packed(batch, group)
 
-    def _packed(self, batch: pa.RecordBatch, group: npt.NDArray[np.signedinteger]) -> pa.RecordBatch:
+    def _packed(
+        self, batch: pa.RecordBatch, group: npt.NDArray[np.signedinteger]
+    ) -> pa.RecordBatch:
         order = np.argsort(group, kind="stable")
         ordered = batch.take(pa.array(order))
         numbers, counts = np.unique(group, return_counts=True)
@@ -85,9 +87,7 @@ class Packer:
 
 
 @lru_cache(maxsize=8)
-def _packing_of(
-    master: str, version: int, buckets: int
-) -> tuple[KeySpec, npt.NDArray[np.int64]]:
+def _packing_of(master: str, version: int, buckets: int) -> tuple[KeySpec, npt.NDArray[np.int64]]:
     with open_master(master, version=version) as opened:
         return opened.spec, opened.borders(buckets)
 

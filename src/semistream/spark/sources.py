@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -91,6 +92,8 @@ class Workload:
                 f"a uniform distribution has no skew, and skew={self.skew} was given",
                 hint='leave one of them out, or say distribution="zipf"',
             )
+        if self.skew is not None and not 0 <= self.skew < float("inf"):
+            raise OptionError(f"the Zipf exponent is skew={self.skew}", hint="a number >= 0")
         for name in ("batch_rows", "partitions"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -121,7 +124,7 @@ class Workload:
         rows = end - start
         parts = self.partitions or min(-(-rows // LEAST_ROWS_PER_PARTITION), os.cpu_count() or 1)
         cuts = [start + rows * part // max(parts, 1) for part in range(parts + 1)]
-        return [Range(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if a < b]
+        return [Range(a, b) for a, b in pairwise(cuts) if a < b]
 
 
 def _parsed(name: str, text: str, kind: str) -> Any:
@@ -177,7 +180,7 @@ class WorkloadSource(DataSource):
         """For `spark.read`."""
         return WorkloadReader(self.workload)
 
-    def streamReader(self, schema: StructType) -> WorkloadStreamReader:  # noqa: N802 (Spark's)
+    def streamReader(self, schema: StructType) -> WorkloadStreamReader:
         """For `spark.readStream`."""
         return WorkloadStreamReader(self.workload)
 
@@ -221,15 +224,15 @@ class WorkloadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._began_ns: int | None = None
         self._before_ns = 0
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+    def initialOffset(self) -> dict[str, int]:
         """The first sale."""
         return {"sale": 0}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """A micro-batch has at most `batch_rows` rows."""
         return ReadMaxRows(self.workload.batch_rows)
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """All rows are there at once, whatever the rate."""
         if self.workload.rows is None:
             raise OptionError(
@@ -238,7 +241,7 @@ class WorkloadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._arrivals = None
 
-    def latestOffset(  # noqa: N802
+    def latestOffset(
         self, start: Mapping[str, int], limit: ReadLimit
     ) -> dict[str, int]:
         """As far as rows have arrived, the limit allows, and there are any."""
