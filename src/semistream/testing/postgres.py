@@ -9,8 +9,11 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -46,38 +49,33 @@ class PostgresServer:
 
     A root process runs it as the user `postgres`, since the server refuses to run as root. Nothing
     of it survives: by default it does not even wait for the disk (`durable=False`), which is no
-    matter unless the machine itself fails.
+    matter unless the machine itself fails. Where `setpriv` is there (any Linux), it also ends with
+    the thread that started it.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
         self.durable = durable
         self._folder: Path | None = None
-        self._programs: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def uri(self) -> str:
         """What clients connect to."""
-        return f"postgresql://{USER}@/postgres?host={self._running()}"
+        return f"postgresql://{USER}@/postgres?host={self._made()}"
 
     def start(self) -> PostgresServer:
         """Make a fresh cluster and start it; returns when it takes connections."""
-        self._programs = find_postgres()
+        programs, account = find_postgres(), _account()
         # Not below a folder that only its owner may enter, and short: sockets have a longest path.
         self._folder = Path(tempfile.mkdtemp(prefix="semistream-pg-", dir="/tmp"))
-        if self._account() is not None:
-            shutil.chown(self._folder, self._account())
-        data = self._folder / "data"
+        if account is not None:
+            shutil.chown(self._folder, account)
         try:
-            self._call(
-                "initdb",
-                *("--pgdata", str(data), "--username", USER, "--auth", "trust"),
-                *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
-            )
-            settings = ["listen_addresses=", f"unix_socket_directories={self._folder}"]
-            settings += () if self.durable else _UNSAFE_AND_FAST
-            with (data / "postgresql.conf").open("a") as file:
-                file.writelines(f"{name} = '{value}'\n" for name, value in map(_pair, settings))
-            self._control("start", "--wait", "--log", str(self._folder / "log"))
+            initdb = [str(programs / "initdb"), "--pgdata", str(self._folder / "data")]
+            initdb += ["--username", USER, "--auth", "trust", "--encoding", "UTF8"]
+            if self._spawn([*initdb, "--locale", "C", "--no-sync"]).wait():
+                raise self._failed("initdb")
+            self._serve(programs)
         except BaseException:
             self.stop()
             raise
@@ -85,18 +83,15 @@ class PostgresServer:
 
     def stop(self) -> None:
         """Stop the server and remove everything; also when it is not running."""
-        if self._folder is None:
-            return
-        if (self._folder / "data" / "postmaster.pid").exists():
-            self._control("stop", "--mode", "immediate")
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder = None
+        self._end()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     def crash(self) -> None:
         """End all server processes at once, as a failure would, and start again."""
-        self._running()
-        self._control("stop", "--mode", "immediate")
-        self._control("start", "--wait", "--log", str(self._running() / "log"))
+        self._end()
+        self._serve(find_postgres())
 
     def __enter__(self) -> PostgresServer:
         return self.start()
@@ -109,54 +104,65 @@ class PostgresServer:
     ) -> None:
         self.stop()
 
-    def _running(self) -> Path:
+    def _serve(self, programs: Path) -> None:
+        settings = ["listen_addresses=", f"unix_socket_directories={self._made()}"]
+        settings += () if self.durable else _UNSAFE_AND_FAST
+        command = [str(programs / "postgres"), "-D", str(self._made() / "data")]
+        for setting in settings:
+            command += ["-c", setting]
+        tied = ["setpriv", "--pdeathsig", "QUIT"] if shutil.which("setpriv") else []
+        self._process = self._spawn([*tied, *command])
+        ready = [str(programs / "pg_isready"), "--host", str(self._made()), "--quiet"]
+        deadline_ns = time.monotonic_ns() + START_SECONDS * 1_000_000_000
+        while subprocess.run(ready, check=False).returncode:
+            if self._process.poll() is not None or time.monotonic_ns() > deadline_ns:
+                raise self._failed("postgres")
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(0.05)
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def _made(self) -> Path:
         if self._folder is None:
             raise PostgresMissingError(
                 "the server is not running", hint="call start(), or use it in a with statement"
             )
         return self._folder
 
-    def _account(self) -> str | None:
-        """The user that the server must run as, if it is another one."""
-        if os.geteuid() != 0:
-            return None
-        try:
-            return pwd.getpwnam("postgres").pw_name
-        except KeyError:
-            raise PostgresMissingError(
-                "PostgreSQL does not run as root, and there is no user 'postgres' to run it as",
-                hint="install Debian's package, which makes one, or run this as another user",
-            ) from None
-
-    def _control(self, command: str, *more: str) -> None:
-        data = str(self._running() / "data")
-        self._call("pg_ctl", command, "--pgdata", data, "--timeout", str(START_SECONDS), *more)
-
-    def _call(self, program: str, *arguments: str) -> None:
-        assert self._programs is not None
-        account = self._account()
-        # A file and not a pipe: the server would hold a pipe open, and its end would never come.
-        said = self._running() / f"{program}.out"
-        with said.open("w") as output:
-            done = subprocess.run(
-                [str(self._programs / program), *arguments],
-                check=False,
-                cwd=self._running(),
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        account = _account()
+        with (self._made() / "log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self._made(),
                 user=account,
                 group=None if account is None else pwd.getpwnam(account).pw_gid,
                 extra_groups=None if account is None else [],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=log,
                 stderr=subprocess.STDOUT,
-            )
-        if done.returncode:
-            log = self._running() / "log"
-            told = said.read_text() + (log.read_text()[-2000:] if log.exists() else "")
-            raise PostgresMissingError(
-                f"{program} failed: {told.strip()}", hint="see what PostgreSQL says above"
+                start_new_session=True,  # Ctrl-C is for whoever started it
             )
 
+    def _failed(self, program: str) -> PostgresMissingError:
+        told = (self._made() / "log").read_text()[-2000:].strip()
+        return PostgresMissingError(
+            f"{program} did not do its work: {told}", hint="see what PostgreSQL says above"
+        )
 
-def _pair(setting: str) -> tuple[str, str]:
-    name, _, value = setting.partition("=")
-    return name, value
+
+def _account() -> str | None:
+    """The user that the server must run as, if it is another one."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres").pw_name
+    except KeyError:
+        raise PostgresMissingError(
+            "PostgreSQL does not run as root, and there is no user 'postgres' to run it as",
+            hint="install Debian's package, which makes one, or run this as another user",
+        ) from None
