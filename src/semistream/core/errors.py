@@ -58,6 +58,10 @@ class BadRowError(SourceError):
     """A row of a text source does not parse and no rejects file was asked for."""
 
 
+class SinkError(SemiStreamError):
+    """Results cannot be written where they should go."""
+
+
 class StoreError(SemiStreamError):
     """A master store cannot be built or opened."""
 
