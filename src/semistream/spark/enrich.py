@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
 from semistream.core.durations import parse_milliseconds
@@ -24,6 +25,9 @@ from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.waiting import held_back
 from semistream.spark.worker import Recipe
 from semistream.store.file import open_master
+
+POOL = "SEMISTREAM_JOIN"
+"""The variable in the environment of Python workers that makes a pool of its own."""
 
 _numbers = itertools.count()
 
@@ -115,8 +119,20 @@ def enrich(
         keep=max(shards // parallel, 1) if by_shard else 1,
         dead_letters=dead_letters,
     )
-    accumulator = new_accumulator(context, recipe.name)
-    if by_shard:
+    return _planned(df, recipe, spark_output, parallel, shards if by_shard else None, wait_ms)
+
+
+def _planned(
+    df: DataFrame,
+    recipe: Recipe,
+    output: StructType,
+    parallel: int,
+    shards: int | None,
+    wait_ms: int | None,
+) -> DataFrame:
+    """The plan: rows as they are, by shard, or when they have waited; then the join."""
+    accumulator = new_accumulator(df.sparkSession.sparkContext, recipe.name)
+    if shards is not None:
         packer = Packer(recipe, tuple(range(shards)))
         rows = df.mapInArrow(packer, spark_schema(PACKED)[0]).repartitionById(shards, "part")
     elif wait_ms is not None:
@@ -124,10 +140,10 @@ def enrich(
     else:
         # No shuffle: rows are joined where they are.
         rows = df.coalesce(parallel)
-    packed = by_shard or wait_ms is not None
-    join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=by_shard)
-    with _own_workers(context, recipe.name):
-        enriched = rows.mapInArrow(join, spark_output)
+    packed = shards is not None or wait_ms is not None
+    join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=shards is not None)
+    with _own_workers(df):
+        enriched = rows.mapInArrow(join, output)
     enriched._semistream_join = recipe.name
     return enriched
 
@@ -157,16 +173,17 @@ def _parallel(context: SparkContext, tasks: int | None) -> int:
 
 
 @contextmanager
-def _own_workers(context: SparkContext, name: str) -> Iterator[None]:
-    """Functions made in here get Python workers of their own.
+def _own_workers(df: DataFrame) -> Iterator[None]:
+    """Functions made in here run in Python workers that only joins use.
 
-    Spark keeps a pool of workers per environment. In a pool of its own a join finds its operators
-    again, and there are never more of them than tasks that run at once: the budget holds.
+    Spark keeps a pool of workers per environment. In a pool of their own, joins find their
+    operators again, and there are never more workers than tasks that run at once: the budget holds.
+    A join of the results of another one runs in the same tasks, and gets the next pool.
     """
-    before = dict(context.environment)
-    context.environment["SEMISTREAM_JOIN"] = name
+    plan = df._jdf.queryExecution().analyzed().toString()
+    environment = df.sparkSession.sparkContext.environment
+    environment[POOL] = str(plan.count(DrainedJoin.__name__))
     try:
         yield
     finally:
-        context.environment.clear()
-        context.environment.update(before)
+        del environment[POOL]
