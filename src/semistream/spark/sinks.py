@@ -54,7 +54,7 @@ def sink_files(folder: str | Path) -> list[Path]:
             f"{str(folder)!r} is not the folder of a streaming query: it has no {_LOG}",
             hint="give the folder that the query's start() got, or read plain files as they are",
         )
-    notes = {}
+    notes: dict[int, tuple[bool, Path]] = {}
     for path in log.iterdir():
         match = _LOG_FILE.fullmatch(path.name)
         if match is not None:
