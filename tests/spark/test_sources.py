@@ -42,7 +42,7 @@ def test_read(session: SparkSession) -> None:
 
 def test_a_stream_goes_on_at_its_checkpoint(session: SparkSession, tmp_path: Path) -> None:
     def run(rows: int) -> list[Any]:
-        options = {**OPTIONS, "rows": rows, "batch_rows": 4000}
+        options: dict[str, Any] = {**OPTIONS, "rows": rows, "batch_rows": 4000}
         stream = session.readStream.format("semistream-workload").options(**options).load()
         query = (
             stream.writeStream.format("parquet")

@@ -241,9 +241,7 @@ class WorkloadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._arrivals = None
 
-    def latestOffset(
-        self, start: Mapping[str, int], limit: ReadLimit
-    ) -> dict[str, int]:
+    def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:
         """As far as rows have arrived, the limit allows, and there are any."""
         ends = [] if self.workload.rows is None else [self.workload.rows]
         if isinstance(limit, ReadMaxRows):

@@ -53,4 +53,5 @@ class Arrivals:
         counts = bursty_counts(CYCLE_STEPS, seed=self.seed)
         share = np.concatenate([[0], np.cumsum(counts)]) / counts.sum()
         total = max(self.rate * CYCLE_STEPS * STEP_NS / 1e9, 1.0)
-        return np.floor(share * total).astype(np.int64)
+        running: npt.NDArray[np.int64] = np.floor(share * total).astype(np.int64)
+        return running
