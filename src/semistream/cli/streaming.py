@@ -101,11 +101,11 @@ def watch(
 ) -> float:
     """Show a query until it ends, `stop` is set or the seconds are over; the seconds it took.
 
-    Counted from the first micro-batch on: before it, Spark and the kernels are loaded.
+    Counted from the first micro-batch with rows on: before it, Spark and the kernels are loaded.
     """
     began_ns: int | None = None
     while query.isActive and not stop.is_set():
-        batches = recorder.batches
+        batches = worked(recorder)
         if batches and began_ns is None:
             began_ns = batches[0].ended_ns
         now_ns = clock.now_ns()
