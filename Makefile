@@ -35,6 +35,9 @@ soak: install ## Run the slow tests: large masters, memory limits
 bench: install ## Measure the joins on a master of two million rows
 	$(VENV)/bin/semistream bench run $(BENCH)
 
+profile: install ## Show where the time of a join goes, kernel by kernel (needs Linux's perf)
+	$(VENV)/bin/python scripts/profile.py $(ARGS)
+
 lint: install ## Check style, formatting, types and the import contracts
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
