@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 GROUPS = (
     (r"matching.*(take_in|pack)|find_all|locate", "rows on their way in"),
@@ -73,7 +74,7 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
         run(options.seconds)
         write_names()
         data = folder / "perf.data"
-        command = ["perf", "record", "-F", "1999", "-o", data, "-p", str(os.getpid())]
+        command = ["perf", "record", "-F", "1999", "-o", str(data), "-p", str(os.getpid())]
         sampler = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         start, wait_s = time.perf_counter(), join.stats.time_io_s
         rows = run(options.seconds)
@@ -95,7 +96,7 @@ def write_names() -> None:
     names: dict[int, str] = {}
     for dispatcher in [thing for thing in gc.get_objects() if isinstance(thing, Dispatcher)]:
         for compiled in dispatcher.overloads.values():
-            library = compiled.library
+            library: Any = compiled.library  # type: ignore[attr-defined]
             for function in library._final_module.functions:
                 if not function.is_declaration:
                     address = library._codegen._engine._ee.get_function_address(function.name)
@@ -112,7 +113,7 @@ def report(data: Path) -> None:
     """Print the shares, gathered and the largest of them."""
     command = ["perf", "report", "-i", str(data), "--no-children", "--sort", "dso,sym"]
     text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    gathered: Counter[str] = Counter()
+    gathered: defaultdict[str, float] = defaultdict(float)
     single = []
     for line in text.splitlines():
         found = re.match(r"\s+([\d.]+)%\s+(.*)", line)
@@ -126,7 +127,7 @@ def report(data: Path) -> None:
             else:
                 gathered["other"] += share
             single.append((share, re.sub(r"\s+", " ", name)))
-    for group, share in gathered.most_common():
+    for group, share in sorted(gathered.items(), key=lambda item: -item[1]):
         print(f"{share:5.1f} %  {group}")
     print()
     for share, name in single[:15]:

@@ -126,9 +126,7 @@ def test_the_schema_is_known_before_anything_runs(spark: SparkSession, tmp_path:
     assert rows[3].b is None
 
 
-def test_a_stream_is_drained(
-    spark: SparkSession, workspace: Workspace, tmp_path: Path
-) -> None:
+def test_a_stream_is_drained(spark: SparkSession, workspace: Workspace, tmp_path: Path) -> None:
     stream = FileStream(spark, tmp_path / "s", SMALL.stream.schema)
     for start in range(0, 3000, 1000):
         stream.send(SMALL.stream.slice(start, 1000))
@@ -146,32 +144,24 @@ def test_a_stream_is_drained(
     assert did.join.hits > 0, "the cache must outlive a micro-batch"
 
 
+@pytest.mark.parametrize("how", HOWS)
 def test_rows_of_a_stream_wait_and_survive_a_restart(
-    spark: SparkSession, workspace: Workspace, tmp_path: Path
+    spark: SparkSession, workspace: Workspace, tmp_path: Path, how: str
 ) -> None:
     stream = FileStream(spark, tmp_path / "s", SPARSE.stream.schema)
     for start in range(0, 900, 300):
         stream.send(SPARSE.stream.slice(start, 300))
     path = workspace.master(SPARSE)
-    outs = {
-        how: enrich(
-            stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="3 seconds"
-        )
-        for how in HOWS
-    }
-    first = {how: stream.start(out, how) for how, out in outs.items()}
-    for query in first.values():
-        assert query.awaitTermination(200)
-    left = {how: stats(query).join.rows_waiting for how, query in first.items()}
-    assert all(left.values()), "some rows must still wait when the first run ends"
-    again = {how: stream.start(out, how, processingTime="0 seconds") for how, out in outs.items()}
-    for how, query in again.items():
-        until(lambda query=query: stats(query).join.rows_waiting == 0, query)
-    for how, query in again.items():
-        query.processAllAvailable()
-        query.stop()
-        schema = spark_schema(arrow_schema(outs[how].schema))[1]
-        in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
+    out = enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="1 second")
+    query = stream.start(out, how)
+    assert query.awaitTermination(200)
+    assert stats(query).join.rows_waiting, "some rows must still wait when the first run ends"
+    query = stream.start(out, how, processingTime="0 seconds")
+    until(lambda: stats(query).join.rows_waiting == 0, query)
+    query.processAllAvailable()
+    query.stop()
+    schema = spark_schema(arrow_schema(out.schema))[1]
+    in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +193,7 @@ def test_bad_options_are_refused_at_once(
         enrich(df, workspace.master(SMALL), given.pop("on"), **given)  # type: ignore[arg-type]
 
 
-def test_dead_letters_carry_their_reason(
-    spark: SparkSession, workspace: Workspace
-) -> None:
+def test_dead_letters_carry_their_reason(spark: SparkSession, workspace: Workspace) -> None:
     long = SMALL.stream.slice(1, 1).set_column(3, "label", pa.array(["x" * 40_000]))
     df = spark.createDataFrame(pa.concat_tables([SMALL.stream, long]))
     path = workspace.master(SMALL)

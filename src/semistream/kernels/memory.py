@@ -109,6 +109,7 @@ _i64, _i32 = types.int64, types.int32
 sys_read: Any = types.ExternalFunction("read", _i64(_i32, _i64, _i64))
 sys_write: Any = types.ExternalFunction("write", _i64(_i32, _i64, _i64))
 sys_pread: Any = types.ExternalFunction("pread", _i64(_i32, _i64, _i64, _i64))
+sys_preadv2: Any = types.ExternalFunction("preadv2", _i64(_i32, _i64, _i32, _i64, _i32))
 sys_fadvise: Any = types.ExternalFunction("posix_fadvise", _i32(_i32, _i64, _i64, _i32))
 sys_call: Any = types.ExternalFunction("syscall", _i64(_i64, _i64, _i64, _i64, _i64, _i64))
 sys_clock_gettime: Any = types.ExternalFunction("clock_gettime", _i32(_i32, _i64))

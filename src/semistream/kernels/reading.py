@@ -6,8 +6,8 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
 
 - `ASYNC`: the kernel's asynchronous reads (`io_submit`), for direct reads. Nothing is woken up but
   the joining thread, and that only when it has to wait.
-- `ADVISED`: for buffered reads. The operating system is told what will be needed and reads it into
-  its cache; the bytes are copied when their turn comes. A warm cache costs one copy and no more.
+- `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
+  it has not, it is told to fetch, and that is copied when its turn comes.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
   cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
   can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
@@ -37,6 +37,7 @@ from semistream.kernels.memory import (
     sys_errno,
     sys_fadvise,
     sys_pread,
+    sys_preadv2,
     sys_read,
     sys_write,
 )
@@ -51,9 +52,11 @@ REQUESTS = 64
 """Entries of the request table: no more reads than this are ever in flight."""
 
 REQUEST_WORDS = 8
-REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_LOCAL, REQ_STATUS = range(0, 56, 8)
+REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_LOCAL, REQ_DONE, REQ_STATUS = range(
+    0, 64, 8
+)
 """Offsets in a request: first page, pages, buffer, pages of the ring held, file, page in the file,
-status."""
+bytes read so far, status."""
 
 ASYNC, ADVISED, WORKERS = 0, 1, 2
 """How reads are under way; see the module's text."""
@@ -62,6 +65,7 @@ IOCB_WORDS, EVENT_WORDS = 8, 4
 """64-bit words of the operating system's records for an asynchronous read and for its end."""
 
 WILL_NEED = 3
+NO_WAIT = 8
 
 PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
 
@@ -106,12 +110,12 @@ def in_flight(ring: Any) -> int:
 
 
 @kernel
-def read_rest(ring: Any, request: int, done: int) -> None:
+def read_rest(ring: Any, request: int) -> None:
     """Read what a request still lacks, check its pages, and note how that went."""
     page_bytes = ring.page_bytes
     file, target = np.int32(load_i64(request + REQ_FILE)), load_i64(request + REQ_BUFFER)
     count, local = load_i64(request + REQ_COUNT), load_i64(request + REQ_LOCAL)
-    wanted = count * page_bytes
+    wanted, done = count * page_bytes, load_i64(request + REQ_DONE)
     status = np.int64(DONE)
     while done < wanted:
         got = sys_pread(file, target + done, wanted - done, local * page_bytes + done)
@@ -150,7 +154,14 @@ def start_reading(ring: Any, request: int, number: int) -> None:
     file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
     offset, wanted = load_i64(request + REQ_LOCAL) * size, load_i64(request + REQ_COUNT) * size
     if ring.way == ADVISED:
-        sys_fadvise(file, offset, wanted, np.int32(WILL_NEED))
+        store_i64(ring.message, load_i64(request + REQ_BUFFER))
+        store_i64(ring.message + 8, wanted)
+        got = max(sys_preadv2(file, ring.message, np.int32(1), offset, np.int32(NO_WAIT)), 0)
+        store_i64(request + REQ_DONE, got)
+        if got < wanted:
+            sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
+        else:
+            read_rest(ring, request)
     elif ring.way == ASYNC:
         iocb = ring.iocbs + 8 * IOCB_WORDS * number
         store_i64(iocb, number)
@@ -161,7 +172,7 @@ def start_reading(ring: Any, request: int, number: int) -> None:
         store_i64(ring.message, iocb)
         if sys_call(ring.call_submit, ring.context, 1, ring.message, 0, 0) != 1:
             # It may be refused for lack of resources; then this one is read the plain way.
-            read_rest(ring, request, 0)
+            read_rest(ring, request)
     else:
         store_i64(ring.message, number)
         sys_write(np.int32(ring.ask), ring.message, 8)
@@ -171,7 +182,7 @@ def start_reading(ring: Any, request: int, number: int) -> None:
 def await_reading(ring: Any, request: int) -> None:
     """Wait until something has been read, if not yet the request's pages."""
     if ring.way == ADVISED:
-        read_rest(ring, request, 0)
+        read_rest(ring, request)
     elif ring.way == ASYNC:
         events = ring.message + 24
         count = sys_call(ring.call_events, ring.context, 1, REQUESTS, events, 0)
@@ -179,7 +190,8 @@ def await_reading(ring: Any, request: int) -> None:
             event = events + 8 * EVENT_WORDS * i
             finished = ring.requests + 8 * REQUEST_WORDS * load_i64(event)
             # Whatever did not arrive, also after an error, is read the plain way, which tells why.
-            read_rest(ring, finished, max(load_i64(event + 16), 0))
+            store_i64(finished + REQ_DONE, max(load_i64(event + 16), 0))
+            read_rest(ring, finished)
     else:
         sys_read(np.int32(ring.answer), ring.message + 24, 8 * REQUESTS)
 
@@ -207,6 +219,7 @@ def submit(ring: Any, first: int, count: int) -> bool:
     store_i64(request + REQ_HELD, padding + count)
     store_i64(request + REQ_FILE, at(ring.files, shard))
     store_i64(request + REQ_LOCAL, local)
+    store_i64(request + REQ_DONE, 0)
     store_i64(request + REQ_STATUS, PENDING)
     start_reading(ring, request, ring.submitted % REQUESTS)
     ring.write = start + count
@@ -253,5 +266,5 @@ def work(ring: Any, ask: int, answer: int, message: _I64) -> None:
             continue
         if message[0] < 0:
             return
-        read_rest(ring, ring.requests + 8 * REQUEST_WORDS * message[0], 0)
+        read_rest(ring, ring.requests + 8 * REQUEST_WORDS * message[0])
         sys_write(np.int32(answer), box, 8)

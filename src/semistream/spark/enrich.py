@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from semistream.core.errors import BudgetError, OptionError
 from semistream.joins.binding import On
 from semistream.joins.registry import make_join
 from semistream.spark.drained import DrainedJoin
-from semistream.spark.metrics import new_accumulator
+from semistream.spark.metrics import JOIN_NAME, new_accumulator
 from semistream.spark.packing import PACKED, Packer
 from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.waiting import held_back
@@ -144,7 +144,7 @@ def _planned(
     join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=shards is not None)
     with _own_workers(df):
         enriched = rows.mapInArrow(join, output)
-    enriched._semistream_join = recipe.name
+    setattr(enriched, JOIN_NAME, recipe.name)
     return enriched
 
 
@@ -153,7 +153,7 @@ def _checked(
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """The output's schema and the stream's key columns, after everything was checked to fit."""
     try:
-        with make_join(algorithm, master, **options) as operator:
+        with closing(make_join(algorithm, master, **options)) as operator:
             return operator.output_schema, operator.binding.key_names
     except BudgetError as error:
         raise BudgetError(
