@@ -28,5 +28,5 @@ def test_durations(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "soon", "10 parsecs", "-1 s", 10])
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(OptionError, match="max_wait=.* is not a duration"):
+    with pytest.raises(OptionError, match=r"max_wait=.* is not a duration"):
         parse_milliseconds(text, what="max_wait")

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -23,13 +24,11 @@ BATCH_ROWS = 3_000
 
 
 def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import os
-
     import semistream
 
     for _ in batches:
         pass
-    yield pa.RecordBatch.from_pydict({"file": [f"{os.getcwd()} {semistream.__file__}"]})
+    yield pa.RecordBatch.from_pydict({"file": [f"{Path.cwd()} {semistream.__file__}"]})
 
 
 def say(**what: object) -> None:
@@ -38,7 +37,7 @@ def say(**what: object) -> None:
 
 def main(url: str, folder: Path) -> None:
     archive = package(folder / "semistream.tar.gz")
-    settings = {**shipped(archive), "spark.executor.memory": "512m"}
+    settings: dict[str, Any] = {**shipped(archive), "spark.executor.memory": "512m"}
     settings["spark.sql.shuffle.partitions"] = "2"
     # Fails at once, not after minutes, where the cluster has no room.
     settings["spark.scheduler.minRegisteredResourcesRatio"] = "1.0"

@@ -9,6 +9,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_worker_dies_in_the_middle_of_a_stream(tmp_path: Path) -> None:
                 directory, file = one.split(" ")
                 assert file.startswith(f"{directory}/semistream-package/"), one
                 assert directory.startswith(str(cluster.folder)), one
-            before: list[dict] = []
+            before: list[dict[str, Any]] = []
             while len(before) < 4:
                 before.append(next(lines))
             assert before[-1]["executors"] == 2
@@ -70,7 +71,7 @@ def test_a_worker_dies_in_the_middle_of_a_stream(tmp_path: Path) -> None:
     assert verified(tmp_path)
 
 
-def told(driver: subprocess.Popen[bytes]) -> Iterator[dict]:
+def told(driver: subprocess.Popen[bytes]) -> Iterator[dict[str, Any]]:
     assert driver.stdout is not None
     for line in driver.stdout:
         if line.startswith(b"{"):

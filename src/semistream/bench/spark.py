@@ -5,9 +5,9 @@ other, so that it decides what each query has seen. The sink is a checksum: ever
 result is read, and nothing is written. Each system goes through
 
 1. *Warm-up*: two micro-batches, and more for as long as half of the time that is given.
-2. *Measured part*: at least three micro-batches that lie ready, one after the other. The rate is the
-   rows answered over the time that Spark's progress gives for these micro-batches, from the look at
-   the source to the commit.
+2. *Measured part*: at least three micro-batches that lie ready, one after the other. The rate is
+   the rows answered over the time that Spark's progress gives for these micro-batches, from the
+   look at the source to the commit.
 3. *Drain*: rows that wait leave, outside of the measurement.
 
 All results from the first row to the last are then compared with DuckDB's join of the same files.
@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.bench.core import Told
 from semistream.bench.masters import master_path, product_files, product_master
@@ -158,8 +158,9 @@ class SparkOptions:
         return len(self.systems) * len(self.batch_rows)
 
     def batches(self, batch_rows: int) -> int:
-        """Micro-batches that a system may use at most."""
-        return min(max(MOST_STREAM_ROWS // batch_rows, FEWEST_BATCHES), MOST_BATCHES)
+        """Micro-batches that a system may use at most: Spark does no more than 20 in a second."""
+        most = min(MOST_STREAM_ROWS // batch_rows, MOST_BATCHES, int(30 * self.seconds))
+        return max(most, FEWEST_BATCHES)
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,7 @@ class Check:
     total: int = 0
 
     def __add__(self, other: Check) -> Check:
-        return Check(
-            self.rows + other.rows, self.mixed ^ other.mixed, self.total + other.total
-        )
+        return Check(self.rows + other.rows, self.mixed ^ other.mixed, self.total + other.total)
 
 
 def run_spark(
@@ -315,7 +314,12 @@ class Stream:
                 files[-1].append(file)
         joined = _checks(session.read.parquet(str(folder / "joined")), batch_rows)
         shutil.rmtree(folder / "joined")
-        return cls(batch_rows, files, _checks(session.read.parquet(str(folder / "sent")), batch_rows), joined)
+        return cls(
+            batch_rows,
+            files,
+            _checks(session.read.parquet(str(folder / "sent")), batch_rows),
+            joined,
+        )
 
     def frame(self, folder: Path, session: SparkSession) -> DataFrame:
         """The files that are put into a folder as a stream, one micro-batch at a time."""
@@ -350,7 +354,9 @@ def _checks(rows: DataFrame, batch_rows: int) -> list[Check]:
     hashed = rows.select(
         F.floor(F.col("sale_id") / batch_rows).alias("batch"), F.xxhash64(*names).alias(_HASH)
     )
-    found = {row["batch"]: row for row in hashed.groupBy("batch").agg(*map(F.expr, _CHECKS)).collect()}
+    found = {
+        row["batch"]: row for row in hashed.groupBy("batch").agg(*map(F.expr, _CHECKS)).collect()
+    }
     return [
         Check(found[batch]["rows"], found[batch]["mixed"], found[batch]["total"])
         for batch in sorted(found)
@@ -385,7 +391,9 @@ def measure(
             most = available - run.sent
             run.feed(_fitting(options.seconds, run.last_s, LEAST_MEASURED, most))
             measured = recorder.batches[before:]
-            expected = sum((stream.sent if system == IDENTITY else stream.joined)[: run.sent], Check())
+            expected = sum(
+                (stream.sent if system == IDENTITY else stream.joined)[: run.sent], Check()
+            )
             verified = run.drained(expected.rows, options.max_wait) == expected
         finally:
             query.stop()

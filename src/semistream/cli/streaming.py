@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.cli import render
 from semistream.core.budget import format_bytes
@@ -44,7 +44,8 @@ def session(spark: Spark, log: Path) -> Iterator[SparkSession]:
         return
     try:
         with _errors_into(log):
-            made = local_session(spark.name, master=spark.master, **spark.settings)
+            settings: dict[str, Any] = spark.settings
+            made = local_session(spark.name, master=spark.master, **settings)
     except PySparkException as error:
         raise QueryError(
             f"Spark does not start: {error}",

@@ -281,8 +281,11 @@ def _value(hint: Any, value: Any, where: str, folder: Path) -> Any:
         # An exact comparison: to Python true is a whole number.
         if origin in (str, int, bool) and type(value) is origin:
             return value
-    wanted = " or ".join(_NAMES[typing.get_origin(option) or option] for option in options
-                         if option is not types.NoneType)
+    wanted = " or ".join(
+        _NAMES[typing.get_origin(option) or option]
+        for option in options
+        if option is not types.NoneType
+    )
     raise OptionError(f"{where} = {value!r}: {wanted} is wanted")
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from semistream.core.errors import QueryError, SourceError
 from semistream.etl.pipeline import FILE_FORMATS, POSTGRES, Master, Pipeline, Sink, Source, Trigger
@@ -16,7 +18,9 @@ from semistream.spark.sinks import postgres_sink
 from semistream.spark.sources import register
 from semistream.store.build import build_master
 
-_OWN_ERROR = re.compile(r"semistream\.core\.errors\.\w+: (.*?)(?:\. Hint: (.*))?\.?\s*$", re.MULTILINE)
+_OWN_ERROR = re.compile(r"semistream\.core\.errors\.\w+: (.*?)(?:\. Hint: (.*))?\.?$", re.MULTILINE)
+_SPARK_ERROR = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
+"""Spark's own errors begin with a name in capitals; the first says most, the rest where it was."""
 
 
 def ensure_master(master: Master) -> bool:
@@ -55,7 +59,7 @@ def start(pipeline: Pipeline, session: SparkSession) -> StreamingQuery:
         writer = _writer(enriched, pipeline.sink)
         writer = writer.queryName(pipeline.spark.name).trigger(**_trigger(pipeline.trigger))
         return writer.start()
-    except PySparkException as error:
+    except (PySparkException, Py4JJavaError) as error:
         raise explained(error) from error
 
 
@@ -65,16 +69,14 @@ def failure(query: StreamingQuery) -> QueryError | None:
     return None if error is None else explained(error)
 
 
-def explained(error: PySparkException) -> QueryError:
+def explained(error: Exception) -> QueryError:
     """An error of Spark in a few words; one of this package that comes from a task as it was."""
     text = str(error)
     own = _OWN_ERROR.search(text)
     if own is not None:
         return QueryError(own[1], hint=own[2] or "")
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    # The last cause that Spark names says most.
-    causes = [line for line in lines if line.startswith("Caused by: ")]
-    said = causes[-1].removeprefix("Caused by: ") if causes else lines[0] if lines else text
+    spark = _SPARK_ERROR.search(text)
+    said = spark[0] if spark is not None else text.strip().split("\n", 1)[0]
     return QueryError(f"Spark: {said}", hint="Spark's log has the rest")
 
 

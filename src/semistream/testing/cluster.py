@@ -59,9 +59,7 @@ class SparkCluster:
             offer = ["--cores", str(self.cores), "--memory", self.memory]
             for number in range(self.workers):
                 work = ["--work-dir", str(self.folder / f"worker-{number}")]
-                self._spawn(
-                    f"worker-{number}", ["worker.Worker", *where, *offer, *work, self.url]
-                )
+                self._spawn(f"worker-{number}", ["worker.Worker", *where, *offer, *work, self.url])
             for number in range(self.workers):
                 self._until(f"worker-{number}", "Successfully registered with master")
         except BaseException:

@@ -93,7 +93,9 @@ def run_spark_command(
     render.note(f"{options.cells} cells; Spark's log: {log}")
     warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
     done: list[SparkResult] = []
-    with streaming.session(Spark(name="semistream-bench", settings={**SETTINGS, **warehouse}), log) as session:
+    with streaming.session(
+        Spark(name="semistream-bench", settings={**SETTINGS, **warehouse}), log
+    ) as session:
         for result in run_spark(options, folder, session, tell=render.note):
             done.append(result)
             doubt = "" if result.verified else ", NOT what DuckDB's join gives"
@@ -138,9 +140,7 @@ def _show(done: list[SparkResult]) -> None:
     groups = []
     for _, group in groupby(done, key=lambda result: result.batch_rows):
         cells = list(group)
-        best = max(
-            (one.rows_per_s for one in cells if _is_join_of_spark(one.system)), default=None
-        )
+        best = max((one.rows_per_s for one in cells if _is_join_of_spark(one.system)), default=None)
         groups.append([_row(cell, best) for cell in cells])
     render.table(columns, *groups, right=set(columns) - {"system"})
 
