@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-pyspark = pytest.importorskip("pyspark")
+pytest.importorskip("pyspark")
 
-from semistream.spark import local_session  # noqa: E402
+from pyspark.sql import SparkSession
+
+from semistream.spark import local_session
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[pyspark.sql.SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session on two cores, without its web page."""
     warehouse = tmp_path_factory.mktemp("warehouse")
     with warnings.catch_warnings():

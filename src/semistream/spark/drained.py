@@ -51,7 +51,7 @@ class DrainedJoin:
                 yield from dead.taken()
             yield from dead.taken()
             did = operator.stats.since(before)
-            record(self.accumulator, recipe.name, held.version, did, dead.rows)
+            record(self.accumulator, recipe, held.version, did, dead.rows)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.recipe.stream_schema

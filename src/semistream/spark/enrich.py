@@ -5,20 +5,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
 from semistream.core.errors import BudgetError, OptionError
 from semistream.joins.binding import On
 from semistream.joins.registry import make_join
 from semistream.spark.drained import DrainedJoin
-from semistream.spark.metrics import new_accumulator
+from semistream.spark.metrics import JOIN_NAME, new_accumulator
 from semistream.spark.packing import PACKED, Packer
 from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.waiting import held_back
@@ -28,6 +29,9 @@ from semistream.store.file import open_master
 _UNITS_MS = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
 _UNITS_MS |= {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+
+POOL = "SEMISTREAM_JOIN"
+"""The variable in the environment of Python workers that makes a pool of its own."""
 
 _numbers = itertools.count()
 
@@ -119,8 +123,20 @@ def enrich(
         keep=max(shards // parallel, 1) if by_shard else 1,
         dead_letters=dead_letters,
     )
-    accumulator = new_accumulator(context, recipe.name)
-    if by_shard:
+    return _planned(df, recipe, spark_output, parallel, shards if by_shard else None, wait_ms)
+
+
+def _planned(
+    df: DataFrame,
+    recipe: Recipe,
+    output: StructType,
+    parallel: int,
+    shards: int | None,
+    wait_ms: int | None,
+) -> DataFrame:
+    """The plan: rows as they are, by shard, or when they have waited; then the join."""
+    accumulator = new_accumulator(df.sparkSession.sparkContext, recipe.name)
+    if shards is not None:
         packer = Packer(recipe, tuple(range(shards)))
         rows = df.mapInArrow(packer, spark_schema(PACKED)[0]).repartitionById(shards, "part")
     elif wait_ms is not None:
@@ -128,11 +144,11 @@ def enrich(
     else:
         # No shuffle: rows are joined where they are.
         rows = df.coalesce(parallel)
-    packed = by_shard or wait_ms is not None
-    join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=by_shard)
-    with _own_workers(context, recipe.name):
-        enriched = rows.mapInArrow(join, spark_output)
-    enriched._semistream_join = recipe.name
+    packed = shards is not None or wait_ms is not None
+    join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=shards is not None)
+    with _own_workers(df):
+        enriched = rows.mapInArrow(join, output)
+    setattr(enriched, JOIN_NAME, recipe.name)
     return enriched
 
 
@@ -141,7 +157,7 @@ def _checked(
 ) -> tuple[pa.Schema, tuple[str, ...]]:
     """The output's schema and the stream's key columns, after everything was checked to fit."""
     try:
-        with make_join(algorithm, master, **options) as operator:
+        with closing(make_join(algorithm, master, **options)) as operator:
             return operator.output_schema, operator.binding.key_names
     except BudgetError as error:
         raise BudgetError(
@@ -171,16 +187,17 @@ def _milliseconds(duration: str) -> int:
 
 
 @contextmanager
-def _own_workers(context: SparkContext, name: str) -> Iterator[None]:
-    """Functions made in here get Python workers of their own.
+def _own_workers(df: DataFrame) -> Iterator[None]:
+    """Functions made in here run in Python workers that only joins use.
 
-    Spark keeps a pool of workers per environment. In a pool of its own a join finds its operators
-    again, and there are never more of them than tasks that run at once: the budget holds.
+    Spark keeps a pool of workers per environment. In a pool of their own, joins find their
+    operators again, and there are never more workers than tasks that run at once: the budget holds.
+    A join of the results of another one runs in the same tasks, and gets the next pool.
     """
-    before = dict(context.environment)
-    context.environment["SEMISTREAM_JOIN"] = name
+    plan = df._jdf.queryExecution().analyzed().toString()
+    environment = df.sparkSession.sparkContext.environment
+    environment[POOL] = str(plan.count(DrainedJoin.__name__))
     try:
         yield
     finally:
-        context.environment.clear()
-        context.environment.update(before)
+        del environment[POOL]

@@ -15,13 +15,14 @@ from typing import Any, NamedTuple
 from pyspark import SparkContext, TaskContext
 from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
 from semistream.core.stats import JoinStats
 from semistream.spark.versions import micro_batch
-from semistream.spark.worker import worker_name
+from semistream.spark.worker import Recipe, worker_name
 
 KEPT = 8
 """Micro-batches of a query whose statistics the driver keeps."""
@@ -29,6 +30,9 @@ KEPT = 8
 WAITING = -2
 """Stands for the micro-batch in records of rows that wait: they hold until the next such record,
 since a part of the stream without news has no task that could speak for it."""
+
+JOIN_NAME = "_semistream_join"
+"""The attribute of a DataFrame that `enrich` returned, by which its statistics are found."""
 
 logger = logging.getLogger("semistream.spark")
 
@@ -48,6 +52,7 @@ class TaskRecord:
     worker: str
     version: int
     stats: JoinStats
+    how: str = "inner"
     dead_rows: int = 0
 
 
@@ -56,13 +61,14 @@ class BatchStats:
     """What the tasks of one micro-batch did together; `batch` is -1 for a batch DataFrame.
 
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
-    it ran. `dead_rows` are rows that went to the dead letters.
+    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters.
     """
 
     batch: int
     tasks: int
     version: int
     join: JoinStats
+    pairs: int = 0
     dead_rows: int = 0
 
     def metrics(self) -> dict[str, float]:
@@ -79,7 +85,7 @@ class BatchStats:
             "numCachedBytes": join.bytes_by_component.get("cache", 0),
             "numProbeSideRecordsBuffered": join.rows_waiting,
             "numUnmatchedProbeRecords": join.rows_unmatched,
-            "avgJoinFanOut": join.rows_out / join.rows_matched if join.rows_matched else 0.0,
+            "avgJoinFanOut": self.pairs / join.rows_matched if join.rows_matched else 0.0,
             "numDeadLetters": self.dead_rows,
             "pagesRead": join.pages_read,
             "bytesRead": join.bytes_read,
@@ -137,17 +143,17 @@ def new_accumulator(context: SparkContext, name: str) -> Accumulator[type_of_rec
 
 def record(
     accumulator: Accumulator[type_of_records],
-    name: str,
+    recipe: Recipe,
     version: int,
     did: JoinStats,
-    dead_rows: int = 0,
+    dead_rows: int,
 ) -> None:
     """Called by a task at its end."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
-    query, batch = micro_batch() or (name, -1)
-    key = TaskKey(query, batch, partition)
-    accumulator.add({key: TaskRecord(worker_name(), version, did, dead_rows)})
+    query, batch = micro_batch() or (recipe.name, -1)
+    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows)
+    accumulator.add({TaskKey(query, batch, partition): done})
 
 
 def record_waiting(accumulator: Accumulator[type_of_records], part: int, rows: int) -> None:
@@ -163,7 +169,7 @@ def stats(query: StreamingQuery | DataFrame) -> BatchStats:
     Also takes a batch DataFrame that `enrich` returned, after it was computed.
     """
     if isinstance(query, DataFrame):
-        name = getattr(query, "_semistream_join", None)
+        name = getattr(query, JOIN_NAME, None)
         if name is None:
             raise OptionError(
                 "this DataFrame does not come from enrich",
@@ -189,8 +195,15 @@ def _summed(query: str, batch: int | None) -> BatchStats:
         tasks=len(records),
         version=max((one.version for one in records), default=0),
         join=join,
+        pairs=sum(_pairs(one) for one in records),
         dead_rows=sum(one.dead_rows for one in records),
     )
+
+
+def _pairs(one: TaskRecord) -> int:
+    if one.how not in ("inner", "left"):
+        return 0
+    return one.stats.rows_out - (one.stats.rows_unmatched if one.how == "left" else 0)
 
 
 def sum_of_tasks(records: Iterable[TaskRecord]) -> JoinStats:

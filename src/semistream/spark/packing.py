@@ -57,16 +57,15 @@ class Packer:
             key64 = spec.keys(columns).key64
             part = np.empty(batch.num_rows, np.int32)
             shards_of(key64, len(self.parts), part)
-            group = part.astype(np.int16 if len(self.parts) * self.buckets < 2**15 else np.int32)
+            group = part * np.int32(self.buckets)
             if self.buckets > 1:
-                group *= self.buckets
-                group += np.searchsorted(borders, key64, side="right").astype(group.dtype)
+                group += np.searchsorted(borders, key64, side="right").astype(np.int32)
             yield self._packed(batch, group)
 
-    def _packed(
-        self, batch: pa.RecordBatch, group: npt.NDArray[np.signedinteger]
-    ) -> pa.RecordBatch:
-        order = np.argsort(group, kind="stable")
+    def _packed(self, batch: pa.RecordBatch, group: npt.NDArray[np.int32]) -> pa.RecordBatch:
+        # Sorted by radix, which NumPy does for 16 bits.
+        few = len(self.parts) * self.buckets < 2**15
+        order = np.argsort(group.astype(np.int16) if few else group, kind="stable")
         ordered = batch.take(pa.array(order))
         numbers, counts = np.unique(group, return_counts=True)
         starts = np.cumsum(counts) - counts
@@ -103,7 +102,7 @@ def _packing(
 def pack(batch: pa.RecordBatch) -> bytes:
     """A batch as a packed value; values may be put one behind the other."""
     message = batch.serialize()
-    return len(message).to_bytes(8, "little") + message.to_pybytes()
+    return b"".join((len(message).to_bytes(8, "little"), memoryview(message)))
 
 
 def unpack(value: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

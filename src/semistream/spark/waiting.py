@@ -27,7 +27,7 @@ from typing import Any
 import pandas as pd
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from semistream.core.errors import OptionError, SchemaError
 from semistream.spark.metrics import record_waiting, type_of_records
@@ -169,9 +169,10 @@ class WaitingRoom(StatefulProcessor):
 
     def _opened(self) -> Ledger:
         schema = str(self.recipe.stream_schema.remove_metadata())
-        if not self.ledger.exists():
+        kept = self.ledger.get() if self.ledger.exists() else None
+        if kept is None:
             return Ledger(schema)
-        ledger = Ledger.from_json(self.ledger.get()[0])
+        ledger = Ledger.from_json(kept[0])
         if ledger.schema != schema:
             if ledger.rows:
                 raise SchemaError(
@@ -190,12 +191,9 @@ class WaitingRoom(StatefulProcessor):
         for number in ledger.due(now_ms, manifest.pages / (BUCKETS * self.parts)):
             bucket = ledger.buckets.pop(number)
             for segment, rows, _, _ in bucket.segments:
-                data = fresh.pop(segment, None)
-                if data is None:
-                    data = self.segments.getValue((segment,))[0]
-                    self.segments.removeKey((segment,))
+                data = fresh.pop(segment) if segment in fresh else self._taken(segment)
                 yield pd.DataFrame(
-                    {"part": [key[0]], "bucket": [number], "count": [rows], "data": [bytes(data)]}
+                    {"part": [key[0]], "bucket": [number], "count": [rows], "data": [data]}
                 )
         for segment, data in fresh.items():
             self.segments.updateValue((segment,), (data,))
@@ -206,6 +204,12 @@ class WaitingRoom(StatefulProcessor):
         self.ledger.update((ledger.to_json(),))
         record_waiting(self.accumulator, int(key[0]), ledger.rows)
 
+    def _taken(self, segment: int) -> bytes:
+        kept = self.segments.getValue((segment,))
+        assert kept is not None, "the ledger names segments that are there"
+        self.segments.removeKey((segment,))
+        return bytes(kept[0])
+
 
 def held_back(
     df: DataFrame,
@@ -215,7 +219,7 @@ def held_back(
     wait_ms: int,
 ) -> DataFrame:
     """The rows of a stream, packed, when they have waited enough."""
-    partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions"))
+    partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or "200")
     if partitions > 8 * tasks:
         raise OptionError(
             f"spark.sql.shuffle.partitions is {partitions}: Spark would start as many tasks with "

@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.core.clock import SystemClock
 from semistream.core.errors import StoreError
 from semistream.joins.binding import On
 from semistream.joins.operator import Operator
@@ -85,9 +86,14 @@ class Held:
     operator: Operator
     version: int
     busy: bool = False
+    used_ns: int = 0
 
+
+IDLE_NS = 60 * 10**9
+"""Spark ends workers that had no task for a minute; operators in busy workers go likewise."""
 
 _held: dict[tuple[str, int | None], Held] = {}
+_clock = SystemClock()
 
 
 @contextmanager
@@ -101,20 +107,23 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
     if held is not None and (held.busy or held.version != version):
         held.operator.close()
         held = None
+    _make_room(recipe)
     if held is None:
-        _make_room(recipe)
         held = Held(recipe.make(version, shard), version)
         _settle()
     _held[key] = held
     held.busy = True
     yield held
-    held.busy = False
+    held.busy, held.used_ns = False, _clock.now_ns()
 
 
 def _make_room(recipe: Recipe) -> None:
-    """Close the operators that were not used for longest, until one more may be made."""
-    mine = [key for key in _held if key[0] == recipe.name]
-    for key in mine[: max(len(mine) - recipe.keep + 1, 0)]:
+    """Close operators until one more may be kept: those of joins that are not used any more, and
+    those of this join that were not used for longest."""
+    old = _clock.now_ns() - IDLE_NS
+    gone = [key for key, held in _held.items() if held.used_ns < old]
+    mine = [key for key in _held if key[0] == recipe.name and key not in gone]
+    for key in gone + mine[: max(len(mine) - recipe.keep + 1, 0)]:
         _held.pop(key).operator.close()
 
 

@@ -46,6 +46,7 @@ class FileMaster:
     _files: list[int] = field(init=False, default_factory=list)
     _shard_start: npt.NDArray[np.int64] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
+    _checked: npt.NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -95,7 +96,8 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        return int(self.index.array("first").nbytes + self._continued.nbytes)
+        marks = self._continued.nbytes + self._checked.nbytes
+        return int(self.index.array("first").nbytes + marks)
 
     def shard_ranges(self) -> list[tuple[int, int]]:
         """First page and the page after the last of every shard."""
@@ -124,15 +126,17 @@ class FileMaster:
     def reader(
         self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
     ) -> PageReader:
-        """A reader with its own buffers and workers."""
+        """A reader with buffers of its own."""
         return PageReader(
             str(self.path),
             self._files,
             self._shard_start,
             self.page_bytes,
             buffer_pages,
+            direct=self.io == "direct",
             depth=depth,
             measure=measure,
+            checked=self._checked,
         )
 
     def read_page(self, number: int) -> npt.NDArray[np.uint8]:
@@ -227,6 +231,7 @@ class FileMaster:
             first, continued = first[begin : begin + pages], continued[begin : begin + pages]
             starts = np.array([0, pages], np.int64)
         self._shard_start, self._continued = starts, continued.copy()
+        self._checked = np.zeros((int(starts[-1]) + 7) // 8, np.uint8)
         base = int(first.min()) if pages else 0
         narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
         return Struct(

@@ -7,6 +7,7 @@ A master is a directory:
     v1/index                    first key64 of every page of all shards (8 bytes each), then, where
                                 keys repeat, a byte per page that says whether it continues a key
     v1/MANIFEST.json            the same for this version alone, also when a later one is current
+    pins/                       which version a stream's micro-batch saw (`semistream.spark`)
 
 It is written last and put in place by a rename, so a store either opens completely or not at all.
 It carries a checksum of itself: a changed number in it would otherwise lose rows in silence.

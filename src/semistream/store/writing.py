@@ -140,7 +140,7 @@ class BuildPlan:
         ordered = ordered_batch(
             batch, self.layout.schema, dict(zip(names, key_columns, strict=True))
         )
-        leaves = self.layout.columns(ordered)
+        leaves = self.layout.columns(ordered.columns)
         columns = leaves.columns.kernel
         data = np.empty(packed_size(columns, 0, rows), np.uint8)
         starts = np.empty(rows + 1, np.int64)
