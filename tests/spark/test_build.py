@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from pyspark.sql import functions as F
 import semistream as ss
 from semistream.core.errors import OptionError, StoreError, UnknownNameError
 from semistream.spark import build_master
+from semistream.spark.build import _Pack, _Write
 from semistream.spark.schemas import arrow_schema
 from semistream.store.manifest import read_manifest
+from semistream.store.writing import BuildPlan
 
 ROWS = 3000
 
@@ -111,8 +114,35 @@ def test_a_shard_for_each_core(spark: SparkSession, tmp_path: Path) -> None:
     assert len(read_manifest(tmp_path / "m").shards) == spark.sparkContext.defaultParallelism
 
 
-def test_a_task_that_fails_once_is_harmless(spark: SparkSession, tmp_path: Path) -> None:
-    # local[2] does not retry, so the failed attempt is played: its files lie about.
+def test_attempts_do_not_touch_each_other(tmp_path: Path) -> None:
+    """A task that fails half-way, one that is repeated and one that runs twice at a time."""
+    data = table()
+    options: dict[str, Any] = {"page_size": 4096, "shards": 2, "fill": 1.0, "hash_bits": 64}
+    plan = BuildPlan.of(data.schema, "id", **options)
+    parcels = list(_Pack(plan)(iter(data.to_batches(max_chunksize=500))))
+    write = _Write(plan, 4096, 1 << 30, tmp_path / "attempts")
+    write.attempts.mkdir()
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from parcels[:3]
+        raise OSError("the executor is gone")
+
+    with pytest.raises(OSError, match="is gone"):
+        list(write(broken()))
+    first, second = (
+        [row for batch in write(iter(parcels)) for row in batch.to_pylist()] for _ in "12"
+    )
+    assert len(list(write.attempts.iterdir())) == 3
+    ss.build_master(tmp_path / "plain", data, "id", **options)
+    wanted = files_of(tmp_path / "plain" / "v1")
+    for results in (first, second):
+        assert [row["shard"] for row in results] == [None, 0, 1]
+        found = files_of(write.attempts / results[0]["attempt"])
+        assert found == {name: wanted[name] for name in ("shard-0000.pages", "shard-0001.pages")}
+    assert first[0]["attempt"] != second[0]["attempt"]
+
+
+def test_files_of_other_attempts_are_left_behind(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "m"
 
     def leave_rubbish(batches: Any) -> Any:
@@ -124,11 +154,13 @@ def test_a_task_that_fails_once_is_harmless(spark: SparkSession, tmp_path: Path)
 
     df = spark.range(1000, numPartitions=1).mapInArrow(leave_rubbish, "id bigint")
     build_master(target, df, "id", shards=2)
-    ss.build_master(tmp_path / "plain", pa.table({"id": range(1000)}), "id", shards=2)
-    found = files_of(target)
-    wanted = files_of(tmp_path / "plain")
-    assert found.keys() == wanted.keys()
-    assert found["v1/shard-0000.pages"] == wanted["v1/shard-0000.pages"]
+    assert files_of(target).keys() == {
+        "MANIFEST.json",
+        "v1/index",
+        "v1/shard-0000.pages",
+        "v1/shard-0001.pages",
+    }
+    assert ss.open_master(target).manifest.rows == 1000
 
 
 def test_a_build_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -224,8 +224,10 @@ def test_files_without_permission_are_named(pristine: Path) -> None:
         for file in sorted(p for p in copy.rglob("*") if p.is_file()):
             file.chmod(0o600)
             os.seteuid(65_534)
+            # A version's own manifest is read only when that version is asked for.
+            version = 1 if file == copy / "v1" / "MANIFEST.json" else None
             with pytest.raises(StoreError, match=f"{file.name}' cannot be read: Permission denied"):
-                ss.open_master(copy)
+                ss.open_master(copy, version=version)
             os.seteuid(0)
             file.chmod(0o644)
         assert ss.open_master(copy).rows == ROWS

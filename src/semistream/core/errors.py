@@ -51,7 +51,7 @@ class BudgetError(SemiStreamError):
 
 
 class SourceError(SemiStreamError):
-    """What a master is built from cannot be read."""
+    """What a master is built from, or a sink's folder, cannot be read."""
 
 
 class BadRowError(SourceError):
