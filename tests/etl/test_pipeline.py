@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,20 @@ def test_all_that_can_be_said() -> None:
 def test_the_checkpoint_of_files_lies_beside_them() -> None:
     text = SMALL.replace('"noop"', '"parquet"\npath = "out"')
     assert read_pipeline(text, FOLDER).sink.checkpoint_path == FOLDER / "out.checkpoint"
+
+
+def test_the_documented_file_names_every_key() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    pipeline = read_pipeline(blocks[0], FOLDER)
+    documented = "\n".join(blocks)
+    for table in fields(pipeline):
+        for key in fields(getattr(pipeline, table.name)):
+            assert f"{key.name} = " in documented, f"[{table.name}] {key.name}"
+    postgres = blocks[1].removeprefix("[sink]\n")
+    read_pipeline(SMALL.replace('format = "noop"\n', postgres), FOLDER)
+    workload = blocks[2].removeprefix("[source]\n")
+    read_pipeline(SMALL.replace('format = "rate"\n', workload), FOLDER)
 
 
 @pytest.mark.parametrize(
