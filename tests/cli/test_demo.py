@@ -29,6 +29,7 @@ def test_it_runs_to_the_end_and_is_verified(run: Run, spark: SparkSession) -> No
     assert summary["rows_out"] >= summary["rows_written"] - 200_000
     assert summary["micro_batches"] >= 1
     assert summary["bytes_peak"] <= summary["bytes_limit"] == 4_000_000
+    assert "at the source" in ended.err
     for name in ("input", "joined", "hits", "read", "memory", "waiting", "batch"):
         assert f"{name} " in ended.err
     assert not spark.streams.active

@@ -100,19 +100,16 @@ def watch(
     clock: Clock,
     seconds: float | None = None,
 ) -> float:
-    """Show a query until it ends, `stop` is set or the seconds are over; the seconds it took.
+    """Show a query until it ends, `stop` is set or the seconds are over; how long it worked, in s.
 
-    Counted from the first micro-batch with rows on: before it, Spark and the kernels are loaded.
+    They run from the end of the first micro-batch with rows on: in it, kernels are loaded.
     """
-    began_ns: int | None = None
     while query.isActive and not stop.is_set():
         batches = worked(recorder)
-        if batches and began_ns is None:
-            began_ns = batches[0].ended_ns
         now_ns = clock.now_ns()
-        if began_ns is not None:
+        if batches:
             live.show(moment(batches, now_ns))
-            if seconds is not None and (now_ns - began_ns) / 1e9 >= seconds:
+            if seconds is not None and (now_ns - batches[0].ended_ns) / 1e9 >= seconds:
                 break
         stop.wait(live.every_s)
     if query.isActive:
@@ -122,7 +119,10 @@ def watch(
         if error is not None:
             raise error
     recorder.ended(query)
-    return 0.0 if began_ns is None else (clock.now_ns() - began_ns) / 1e9
+    batches = worked(recorder)
+    if not batches:
+        return 0.0
+    return (batches[-1].ended_ns - batches[0].ended_ns) / 1e9 + batches[0].seconds
 
 
 def moment(batches: Sequence[MicroBatch], now_ns: int) -> list[tuple[str, render.Cell]]:
@@ -144,9 +144,16 @@ def moment(batches: Sequence[MicroBatch], now_ns: int) -> list[tuple[str, render
         ("hits", f"{did.hit_share:.0%}"),
         ("read", f"{render.count(did.pages_read / span_s)} pages/s"),
         ("memory", f"{format_bytes(holds.bytes_in_use)} of {format_bytes(holds.bytes_limit)}"),
-        ("waiting", f"{holds.rows_waiting:,} rows"),
+        ("waiting", _waiting(recent[-1])),
         ("batch", f"{recent[-1].batch}, {recent[-1].seconds:.2f} s"),
     ]
+
+
+def _waiting(batch: MicroBatch) -> str:
+    held = f"{batch.stats.join.rows_waiting:,} rows in the join"
+    if batch.rows_behind is None:
+        return held
+    return f"{held}, {batch.rows_behind:,} at the source"
 
 
 def summary(recorder: Recorder, seconds: float) -> list[tuple[str, render.Cell]]:

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
 from semistream.spark.metrics import BatchStats, summed
+from semistream.spark.sources import rows_behind
 
 _LAST_WORD_S = 20.0
 """How long to wait for the last events of a query that has ended."""
@@ -25,7 +26,8 @@ class MicroBatch:
     """One micro-batch: rows that came in, where Spark's time went, what the joins did.
 
     `ended_ns` is the clock's time when the driver heard of it. `observed` are the values of
-    `DataFrame.observe`, by name.
+    `DataFrame.observe`, by name. `rows_behind` have arrived at the source and were not taken yet,
+    where the source counts them.
     """
 
     batch: int
@@ -34,6 +36,7 @@ class MicroBatch:
     durations_ms: Mapping[str, int]
     stats: BatchStats
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    rows_behind: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -72,6 +75,7 @@ class Recorder(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
+        behind = [rows_behind(one.latestOffset, one.endOffset) for one in progress.sources]
         self._batches.append(
             MicroBatch(
                 batch=progress.batchId,
@@ -82,6 +86,7 @@ class Recorder(StreamingQueryListener):
                 observed={
                     name: row.asDict() for name, row in (progress.observedMetrics or {}).items()
                 },
+                rows_behind=behind[0] if len(behind) == 1 else None,
             )
         )
 
