@@ -156,6 +156,7 @@ def test_files_of_other_attempts_are_left_behind(spark: SparkSession, tmp_path: 
     build_master(target, df, "id", shards=2)
     assert files_of(target).keys() == {
         "MANIFEST.json",
+        "v1/MANIFEST.json",
         "v1/index",
         "v1/shard-0000.pages",
         "v1/shard-0001.pages",
