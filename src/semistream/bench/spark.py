@@ -44,6 +44,7 @@ from semistream.spark.enrich import enrich
 from semistream.spark.pipeline import failure
 from semistream.spark.recorder import MicroBatch, Recorder, recorded
 from semistream.spark.schemas import spark_schema
+from semistream.spark.versions import PINS
 from semistream.workloads import sale_schema, sales
 
 KEY = "product_id"
@@ -244,6 +245,8 @@ def run_spark(
             folder = Path(scratch) / f"run-{number}"
             yield measure(system, streams[rows], tables, options, folder, session, clock)
             shutil.rmtree(folder)
+            # Notes of a query that will not be started again.
+            shutil.rmtree(tables.master / PINS, ignore_errors=True)
 
 
 def _bucketed_table(
