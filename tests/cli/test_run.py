@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from semistream.testing.postgres import PostgresServer
     from tests.cli.conftest import Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -54,6 +55,32 @@ def test_the_example_and_its_restart(run: Run, spark: SparkSession, example: Pat
     assert "Built the master" not in again.err
     assert "What happened" in again.out
     assert written(example) == expected(example)
+
+
+def test_into_postgres_with_rows_that_wait(
+    run: Run, spark: SparkSession, example: Path, postgres: PostgresServer
+) -> None:
+    file = example / "pipeline.toml"
+    text = file.read_text()
+    sink = f'format = "postgres"\nuri = "{postgres.uri}"\ntable = "ran"\ncheckpoint = "kept"'
+    text = text.replace('format = "parquet"\npath = "enriched"', sink)
+    text = text.replace('memory = "4MB"', 'memory = "4MB"\nmax_wait = "100 ms"')
+    text = text.replace("available_now = true", 'every = "200 ms"')
+    file.write_text(text)
+
+    from semistream.spark.sinks import connect
+
+    def rows() -> list[tuple[object, ...]]:
+        with connect(postgres.uri) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT * FROM ran ORDER BY order_id")
+            return list(cursor.fetchall())
+
+    for _ in range(10):  # ended and started again until all rows are through
+        ended = run("run", file, "--seconds", 2)
+        assert ended.code == 0, ended.err
+        if len(rows()) == 60:
+            break
+    assert rows() == expected(example)
 
 
 @pytest.mark.parametrize(

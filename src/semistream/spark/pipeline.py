@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import QueryError, SourceError
 from semistream.etl.pipeline import FILE_FORMATS, POSTGRES, Master, Pipeline, Sink, Source, Trigger
 from semistream.spark.enrich import enrich
@@ -119,7 +120,8 @@ def _writer(rows: DataFrame, sink: Sink) -> DataStreamWriter:
 def _trigger(trigger: Trigger) -> dict[str, Any]:
     if trigger.available_now:
         return {"availableNow": True}
-    return {"processingTime": trigger.every or "0 seconds"}
+    every_ms = 0 if trigger.every is None else parse_milliseconds(trigger.every, what="every")
+    return {"processingTime": f"{every_ms} milliseconds"}
 
 
 def _texts(options: dict[str, Any]) -> dict[str, str]:
