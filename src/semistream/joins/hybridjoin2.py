@@ -16,8 +16,8 @@ class HybridJoin2(SecondLookup, HybridJoin):
     masters in frequency order with skewed keys; on others HYBRIDJOIN is better.
 
     Departures: those of HYBRIDJOIN. The fraction is of the rows that wait at the moment, where the
-    paper has the capacity h_S: the queue may be short. Where many rows wait, only every so many-th
-    is listed with its place in the queue (64 at most), which moves the position by less than that.
+    paper has the capacity h_S: the queue may be short. Where more than 4096 rows can wait, only
+    every so many-th is listed with its place in the queue, which hardly moves the position.
     """
 
     name = "hybridjoin2"

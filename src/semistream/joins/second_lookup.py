@@ -12,11 +12,8 @@ from semistream.joins.probing import ProbingJoin
 from semistream.kernels.queue import ARRIVALS, note_arrivals, note_emptied, take_at
 from semistream.kernels.struct import Struct
 
-LISTED = 1024
-"""Rows that are listed at least, of those that can wait."""
-
-SPARSEST = 64
-"""At least every so many-th row is listed."""
+LISTED = 4096
+"""Rows that are listed at most, of those that wait: of more, every so many-th."""
 
 
 class SecondLookup(ProbingJoin):
@@ -38,20 +35,25 @@ class SecondLookup(ProbingJoin):
         super().__init__(*args, **options)
 
     def further_parts(self) -> dict[str, int]:
-        rows = self.budget.limit_bytes // self.binding.layout.record_bytes
         groups = -(-max(self.master.pages, 1) // self.span)
-        # Twice the rows that wait: entries of those that have left are dropped now and then.
-        self._listed = 2 * (rows // _every(rows)) + 2
         return {**super().further_parts(), "arrivals": 4 * self._listed + 4 * groups}
+
+    @property
+    def _listed(self) -> int:
+        """Places of the list: twice as many as rows wait, for those that have left meanwhile."""
+        return 2 * min(self._most_rows, LISTED) + 2
+
+    @property
+    def _most_rows(self) -> int:
+        return self.budget.limit_bytes // self.binding.layout.record_bytes
 
     def hold(self) -> None:
         super().hold()
-        rows = self.budget.limit_bytes // self.binding.layout.record_bytes
         self._arrivals = Struct(
             ARRIVALS,
             groups=np.zeros(self._listed, np.int32),
             capacity=self._listed,
-            every=_every(rows),
+            every=-(-self._most_rows // LISTED),
             emptied=np.zeros(self.groups, np.int32),
         )
         self._turn = False
@@ -80,6 +82,3 @@ class SecondLookup(ProbingJoin):
             chosen.append(group)
         return np.array(chosen, np.int64)
 
-
-def _every(rows: int) -> int:
-    return max(min(rows // LISTED, SPARSEST), 1)
