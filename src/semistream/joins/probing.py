@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,22 @@ FEWEST_PARTITIONS = 16
 """With fewer partitions, a load would answer less than its share: rows came too recently."""
 
 
+PIECES = 4
+"""Pieces of a large partition: while one is joined the others are read."""
+
+SMALL_PIECE = 8
+"""Partitions of up to so many pages are read in one piece."""
+
+
+class _Piece(NamedTuple):
+    """Pages that are read by one request, and the load that they are part of."""
+
+    first: int
+    count: int
+    run_first: int
+    is_last: bool
+
+
 class ProbingJoin(QueuedJoin):
     """Two phases in turn.
 
@@ -37,8 +53,9 @@ class ProbingJoin(QueuedJoin):
     *Disk-probing* (`step`): the group of pages that holds the key of the oldest waiting row, the
     partition, is loaded, all its waiting rows are joined and leave. `loads_per_step` partitions are
     loaded in turn, by default as many as hold a hundredth of the master (one, where partitions are
-    that large), and as many again are being read ahead. A partition's first and last pages are not
-    read where nobody waits for them.
+    that large), and as many again are planned ahead. The disk buffer has the size of a partition,
+    or more where partitions are small. Partitions go through it in pieces, so that one is read
+    while another is joined; their first and last pages are not read where nobody waits for them.
     """
 
     policy = FIXED
@@ -72,7 +89,7 @@ class ProbingJoin(QueuedJoin):
         master, limit = self.master, self.budget.limit_bytes
         self.span = self._span()
         parts = self.queue_parts(blob_bytes)
-        buffer = max(2 * self.span, min(32, limit // 16 // master.page_bytes))
+        buffer = max(self.span, min(32, limit // 16 // master.page_bytes), 2)
         parts["read buffer"] = buffer * master.page_bytes
         parts.update(self.further_parts())
         left = limit - sum(parts.values()) - self.least_waiting(blob_bytes)
@@ -94,7 +111,8 @@ class ProbingJoin(QueuedJoin):
         """Pages of a partition."""
         pages, shards = self.master.pages, len(self.master.manifest.shards)
         if self.partition_pages is None:
-            span = best_partition(self.budget.limit_bytes / self.master.page_bytes)
+            memory = self.budget.limit_bytes - self.master.index_bytes
+            span = best_partition(memory / self.master.page_bytes)
             span = min(span, max(pages // FEWEST_PARTITIONS, 1))
         else:
             span = min(self.partition_pages, max(pages, 1))
@@ -115,11 +133,12 @@ class ProbingJoin(QueuedJoin):
         self.bind_kernels()
         self.match.policy = self.policy
         self.groups = max(-(-master.pages // self.span), 1)
-        self._loads = self.loads_per_step
-        if self._loads is None:
-            self._loads = max(min(master.pages // 100 // self.span, RUNS // 2), 1)
-        self._loads = max(min(self._loads, RUNS // 2 // self.runs_per_group), 1)
-        self._under_way: deque[tuple[int, int]] = deque()
+        self._piece = max(-(-self.span // PIECES), min(SMALL_PIECE, self._buffer_pages // 2))
+        self._longest = max(self.span, self._piece)
+        self._pieces = self.runs_per_group * -(-self._longest // self._piece)
+        loads = self.loads_per_step or master.pages // 100 // self.span
+        self._loads = max(min(loads, RUNS // 2 // self._pieces), 1)
+        self._under_way: deque[_Piece] = deque()
         self._probed = 0
         self.hold()
 
@@ -147,17 +166,19 @@ class ProbingJoin(QueuedJoin):
         self._probed = 0
         if self.probe_held() == FULL:
             return
-        assert self._loads is not None
-        for _ in range(self._loads):
+        loads = 0
+        while loads < self._loads:
             self._plan_ahead()
             status = self.join_one()
             if status == FULL:
                 return
             if status == IDLE:
                 break
-            first, count = self._under_way.popleft()
-            withdraw(self.waiting.state.kernel, first, count)
-            self.loaded(first, count)
+            piece = self._under_way.popleft()
+            withdraw(self.waiting.state.kernel, piece.first, piece.count)
+            if piece.is_last:
+                self.loaded(piece.run_first, piece.first + piece.count - piece.run_first)
+                loads += 1
 
     def probe_held(self) -> int:
         """Join waiting rows with pages that are held in memory; FULL if results find no room."""
@@ -171,14 +192,17 @@ class ProbingJoin(QueuedJoin):
         return self.oldest_groups(most)
 
     def _plan_ahead(self) -> None:
-        """Have the runs of this step and of the next planned; reads of both are under way."""
-        assert self._loads is not None
-        wanted = 2 * self._loads * self.runs_per_group - len(self._under_way)
-        most = wanted // self.runs_per_group
-        if most > 0:
-            runs = self.runs_for(self.choose(most), max(self._buffer_pages // 2, self.span))
-            self.plan_runs(runs)
-            self._under_way.extend((int(first), int(count)) for first, count in runs)
+        """Have the loads of this step and of the next planned; the reader takes what it can."""
+        most = (2 * self._loads * self._pieces - len(self._under_way)) // self._pieces
+        if most < 1:
+            return
+        pieces = [
+            _Piece(at, min(self._piece, first + count - at), first, at + self._piece >= first + count)
+            for first, count in self.runs_for(self.choose(most), self._longest).tolist()
+            for at in range(first, first + count, self._piece)
+        ]
+        self._under_way.extend(pieces)
+        self.plan_runs(np.array([piece[:2] for piece in pieces], np.int64).reshape(-1, 2))
 
     # What is held of the master.
 

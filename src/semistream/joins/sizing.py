@@ -16,12 +16,12 @@ EULER_GAMMA = 0.5772156649
 
 
 def best_partition(memory_pages: float, seek_pages: float = SEEK_PAGES) -> int:
-    """Pages of a partition for a memory of so many pages, two partitions of which are buffers.
+    """Pages of a partition for a memory of so many pages, of which one partition is the buffer.
 
-    Rows answered per second are proportional to b · (m - 2b) / (s + b), with m the memory and s the
+    Rows answered per second are proportional to b · (m - b) / (s + b), with m the memory and s the
     seek, all in pages; this is where its derivative is zero.
     """
-    best = sqrt(seek_pages**2 + seek_pages * memory_pages / 2) - seek_pages
+    best = sqrt(seek_pages**2 + seek_pages * max(memory_pages, 0.0)) - seek_pages
     return max(int(best), 1)
 
 

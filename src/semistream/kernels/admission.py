@@ -21,11 +21,35 @@ from semistream.kernels.cache import (
     word_at,
 )
 from semistream.kernels.jit import inlined, kernel
+from semistream.kernels.memory import load_i32, store_i32
 from semistream.kernels.pages import mix
 
 EARNED, FIXED, RANDOM, LEAST = 0, 1, 2, 3
 """Who enters a cache and who leaves: by what a row earns (SWEEPJOIN, in `matching`); nobody; above
 the threshold, for one at random; above the threshold, for the least frequent."""
+
+
+@inlined
+def reopen_tally(match: Any, number: int) -> int:
+    """Go on with the tally of a page whose rows came in several portions; how many keys it has.
+
+    A tally that was kept for another page is dropped.
+    """
+    touched = match.open_touched
+    if match.open_page != number + 1:
+        for i in range(touched):
+            low = np.int64(load_i32(match.tally + 4 * (match.open_rows + i)))
+            store_i32(match.tally + 4 * low, np.int32(0))
+        touched = np.int64(0)
+    match.open_page, match.open_touched = np.int64(0), np.int64(0)
+    return touched
+
+
+@inlined
+def keep_tally(match: Any, number: int, rows: int, touched: int) -> bool:
+    """Keep the tally of a page for more of its rows to come: a threshold is for all of a load."""
+    match.open_page, match.open_rows, match.open_touched = number + 1, rows, touched
+    return True
 
 
 @inlined

@@ -24,15 +24,9 @@ from semistream.core.errors import OptionError, StoreError, unknown_name
 from semistream.core.progress import Report, TerminalProgress
 from semistream.kernels.hashing import checksum
 from semistream.kernels.jit import read_only
-from semistream.kernels.pages import (
-    PAGE_KEYS,
-    count_keys,
-    cut_whole_keys,
-    fill_pages,
-    shards_of,
-)
+from semistream.kernels.pages import CLASSES, PAGE_KEYS, count_keys, fill_pages, shards_of
 from semistream.kernels.rows import pack_records, packed_size
-from semistream.store.dense import DenseIndexWriter
+from semistream.store.classes import ClassWriter
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
 from semistream.store.manifest import (
@@ -87,10 +81,10 @@ def build_master(
     that is filled, to leave room for later rows. `memory` bounds the sort, which goes to disk
     beyond it, beside the target.
 
-    `frequency` names a numeric column that says how often rows are asked for: rows then lie in
-    descending order of it, which the X-HYBRIDJOIN family needs, and are found through a dense index
-    of some two bytes a key. Rows of one key stay together, at the place that the sum over them
-    gives; null counts as 0. `hash_bits` below 64 makes hashes of keys collide; it is for
+    `frequency` names a numeric column that says how often rows are asked for, and puts those first
+    that are asked for most, which the X-HYBRIDJOIN family needs: in up to 16 classes, each half as
+    large as the next, and by key within a class. Rows of one key stay together, where the sum over
+    them belongs; null counts as 0. The index takes 5 bits a key more. `hash_bits` below 64 makes hashes of keys collide; it is for
     tests. `report` is called with the name of the phase, rows done and rows in all (None while not
     known); without it a terminal shows a bar.
 
@@ -208,17 +202,17 @@ class _Builder:
         version.mkdir()
         scratch = self.directory / "sort"
         scratch.mkdir()
-        dense = None
+        classes = None
         if self.frequency is not None:
-            dense = DenseIndexWriter(scratch, self.memory_bytes)
-        writer = PageWriter(version, "v1", self.layout, self.shards, self.fill, dense)
+            classes = ClassWriter(scratch, self.memory_bytes)
+        writer = PageWriter(version, "v1", self.layout, self.shards, self.fill, classes)
         with closing(writer):
             ordered = sort_rows(
                 self._packed(),
                 scratch,
                 self.memory_bytes,
                 by_row=not self.spec.is_number,
-                by_frequency=dense is not None,
+                by_frequency=classes is not None,
             )
             with closing(ordered) as batches:
                 for batch in batches:
@@ -289,9 +283,8 @@ class _Builder:
         row = pa.Array.from_buffers(
             pa.large_binary(), rows, [None, pa.py_buffer(starts), pa.py_buffer(data)]
         )
-        packed = pa.RecordBatch.from_arrays(
-            [pa.array(shard), pa.array(keys.key64), row], schema=PACKED
-        )
+        arrays = [pa.array(shard), pa.array(keys.key64), row]
+        packed = pa.RecordBatch.from_arrays(arrays, schema=PACKED)
         if self.frequency is not None:
             packed = packed.append_column(FREQUENCY, _frequencies(batch.column(self.frequency)))
         lengths = np.diff(starts)
@@ -326,11 +319,10 @@ def ordered_batch(
 
 
 class PageWriter:
-    """Cuts sorted rows into pages, shard by shard, and keeps the index.
+    """Cuts sorted rows into pages, segment by segment, and keeps the index.
 
-    `page_bytes` must be set before the first row is written. With a `dense` index keys may come in
-    any order, the rows of each together; they are put in the order of key64 within a page, a key's
-    rows lie in one page or in pages of their own.
+    `page_bytes` must be set before the first row is written. With `classes` a shard has as many
+    segments as there are classes of frequency, else one.
     """
 
     def __init__(
@@ -340,17 +332,19 @@ class PageWriter:
         layout: RowLayout,
         shards: int,
         fill: float,
-        dense: DenseIndexWriter | None = None,
+        classes: ClassWriter | None = None,
     ) -> None:
         self.directory = directory
         self.prefix = prefix
         self.layout = layout
         self.shards = shards
         self.fill = fill
-        self.dense = dense
+        self.classes = classes
         self.page_bytes = 0
         self.rows = 0
-        self._shard = 0
+        self._per_shard = 1 if classes is None else CLASSES
+        self._segment = 0
+        self._segment_pages: list[int] = []
         self._file: int | None = None
         self._left: pa.RecordBatch | None = None
         self._infos: list[ShardInfo] = []
@@ -358,29 +352,32 @@ class PageWriter:
         self._continued: list[npt.NDArray[np.uint8]] = []
         self._carry = np.zeros(3, np.int64)
         self._tally = np.zeros(5, np.int64)
-        self._own_pages = np.zeros(2, np.int64)
-        self._indexed: int | None = None
         self._pages = 0
         self._shard_rows = 0
         self._most_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that follow, in the order (shard, key64), those written before."""
-        shard = batch.column("shard").to_numpy()
+        """Write rows that follow, in the order (segment, key64), those written before."""
+        segment = batch.column("segment").to_numpy()
         while batch.num_rows:
-            end = int(np.searchsorted(shard, self._shard, side="right"))
+            end = int(np.searchsorted(segment, self._segment, side="right"))
             if end:
-                self._write_shard(batch.slice(0, end), final=False)
-                batch, shard = batch.slice(end), shard[end:]
+                self._write_rows(batch.slice(0, end))
+                batch, segment = batch.slice(end), segment[end:]
             if batch.num_rows:
-                self._close_shard()
+                self._close_segment()
 
-    def _write_shard(self, batch: pa.RecordBatch, *, final: bool) -> None:
+    def _write_rows(self, batch: pa.RecordBatch) -> None:
         self.rows += batch.num_rows
         self._shard_rows += batch.num_rows
-        count_keys(read_only(batch.column("key64").to_numpy()), self._tally)
+        keys = batch.column("key64").to_numpy()
+        if self.classes is not None:
+            begins = np.diff(keys, prepend=keys[0]) != 0
+            begins[0] = self._tally[4] == 0 or self._tally[3] != keys[0]
+            self.classes.add(keys[begins], self._segment % CLASSES)
+        count_keys(read_only(keys), self._tally)
         self._left = batch if self._left is None else _joined(self._left, batch)
-        self._cut(final=final)
+        self._cut(final=False)
 
     def _cut(self, *, final: bool) -> None:
         batch = self._left
@@ -401,18 +398,14 @@ class PageWriter:
         )
         while batch.num_rows:
             firsts, continued = np.empty(room, np.int64), np.empty(room, np.uint8)
-            part, ends = batch, np.empty(0, np.int64)
-            if self.dense is not None:
-                part, ends = self._whole_keys(batch, shape, room)
-                if not len(ends):
-                    break
-            keys, starts, data = _unpacked(part)
+            row = batch.column("row")
+            starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
+            data = np.frombuffer(row.buffers()[2], np.uint8)
             done = fill_pages(
-                keys,
-                starts,
-                data,
+                read_only(batch.column("key64").to_numpy()),
+                read_only(starts),
+                read_only(data),
                 shape,
-                ends,
                 pages,
                 self._pages,
                 firsts,
@@ -431,25 +424,6 @@ class PageWriter:
             batch = batch.slice(done)
         self._left = batch if batch.num_rows else None
 
-    def _whole_keys(
-        self, batch: pa.RecordBatch, shape: npt.NDArray[np.int64], room: int
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """The rows of up to `room` pages, within each by key, and where pages end; indexes them."""
-        assert self.dense is not None
-        keys, starts, _ = _unpacked(batch)
-        ends = np.empty(room, np.int64)
-        ends = ends[: cut_whole_keys(keys, starts, shape, self._own_pages, ends)]
-        if not len(ends):
-            return batch, ends
-        keys = keys[: ends[-1]]
-        page = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-        begins = np.diff(keys, prepend=keys[0]) != 0
-        begins[0] = self._indexed is None or self._indexed != keys[0]
-        first = self._pages + sum(info.pages for info in self._infos)
-        self.dense.add(keys[begins], first + page[begins])
-        self._indexed = int(keys[-1])
-        return batch.take(pa.array(np.lexsort((keys, page)))), ends
-
     def _write_pages(self, pages: npt.NDArray[np.uint8]) -> None:
         if self._file is None:
             self._file = self._create()
@@ -462,31 +436,36 @@ class PageWriter:
 
     def close(self) -> None:
         """Close what is being written, if anything is."""
+        self._close_file()
+        if self.classes is not None:
+            self.classes.close()
+
+    def _close_file(self) -> None:
         if self._file is not None:
             os.close(self._file)
             self._file = None
-        if self.dense is not None:
-            self.dense.close()
 
     def _path(self) -> Path:
-        return self.directory / f"shard-{self._shard:04d}.pages"
+        return self.directory / f"shard-{self._segment // self._per_shard:04d}.pages"
+
+    def _close_segment(self) -> None:
+        self._cut(final=True)
+        self._left = None
+        self._carry[:] = 0
+        self._tally[4] = 0
+        self._segment_pages.append(self._pages + sum(info.pages for info in self._infos))
+        if (self._segment + 1) % self._per_shard == 0:
+            self._close_shard()
+        self._segment += 1
 
     def _close_shard(self) -> None:
-        self._cut(final=True)
         if self._file is None:
             self._file = self._create()
         os.fsync(self._file)
-        os.close(self._file)
-        self._file = None
+        self._close_file()
         name = f"{self.prefix}/{self._path().name}"
         self._infos.append(ShardInfo(file=name, pages=self._pages, rows=self._shard_rows))
-        self._left = None
         self._pages, self._shard_rows = 0, 0
-        self._carry[:] = 0
-        self._own_pages[:] = 0
-        self._indexed = None
-        self._tally[4] = 0
-        self._shard += 1
 
     def finish(
         self,
@@ -498,15 +477,16 @@ class PageWriter:
         frequency: str = "",
     ) -> Manifest:
         """Close the files, write the index, and say what was written."""
-        while self._shard < self.shards:
-            self._close_shard()
+        while self._segment < self.shards * self._per_shard:
+            self._close_segment()
         firsts = np.concatenate([np.empty(0, np.int64), *self._firsts])
         continued = np.concatenate([np.empty(0, np.uint8), *self._continued])
         unique = int(self._tally[1]) <= 1
-        where, parts, width = firsts.view(np.uint8), 0, 0
-        if self.dense is not None:
-            where, parts, width = self.dense.finish(len(firsts))
-        index = where.tobytes() + (b"" if unique else continued.tobytes())
+        segments, parts = b"", 0
+        if self.classes is not None:
+            function, parts = self.classes.finish()
+            segments = np.array([0, *self._segment_pages], np.int64).tobytes() + function.tobytes()
+        index = firsts.tobytes() + segments + (b"" if unique else continued.tobytes())
         with (self.directory / "index").open("wb") as file:
             file.write(index)
             file.flush()
@@ -530,24 +510,13 @@ class PageWriter:
             null_keys=null_keys,
             rejected_rows=rejected_rows,
             frequency=frequency,
-            dense_parts=parts,
-            dense_width=width,
+            class_parts=parts,
         )
 
 
 def index_checksum(index: bytes) -> str:
     """Checksum of the index file."""
     return f"{int(checksum(np.frombuffer(index, np.uint8))):016x}"
-
-
-def _unpacked(
-    batch: pa.RecordBatch,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Keys of packed rows, where each row begins, and their bytes."""
-    row = batch.column("row")
-    starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
-    data = np.frombuffer(row.buffers()[2], np.uint8)
-    return read_only(batch.column("key64").to_numpy()), read_only(starts), read_only(data)
 
 
 def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:

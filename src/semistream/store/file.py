@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
-from semistream.kernels.pages import INDEX, first_bad_page, locate
+from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
 from semistream.store.build import index_checksum, master_layout
 from semistream.store.keys import KeySpec
@@ -44,7 +44,7 @@ class FileMaster:
     index: Struct = field(init=False)
     _files: list[int] = field(init=False, default_factory=list)
     _shard_start: npt.NDArray[np.int64] = field(init=False)
-    _where: npt.NDArray[Any] = field(init=False)
+    _classes: npt.NDArray[np.uint8] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,11 +89,13 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        return int(self._where.nbytes + self._continued.nbytes)
+        return int(
+            self.index.array("first").nbytes + self._classes.nbytes + self._continued.nbytes
+        )
 
     @property
     def by_frequency(self) -> bool:
-        """Whether pages follow the frequency of their rows, and not their keys."""
+        """Whether the rows most asked for come first, and not those with the smallest keys."""
         return bool(self.manifest.frequency)
 
     def shard_ranges(self) -> list[tuple[int, int]]:
@@ -207,29 +209,36 @@ class FileMaster:
                 f"for {pages} pages does not fit",
                 hint="restore it or build the master again",
             )
+        first = np.frombuffer(raw, np.int64, pages)
+        rest = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
+        continued = rest[len(rest) - (0 if self.manifest.is_unique else pages) :]
+        self._classes = rest[: len(rest) - len(continued)].copy()
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
-        continued_bytes = 0 if self.manifest.is_unique else pages
-        where = np.frombuffer(raw, np.uint8, len(raw) - continued_bytes)
-        self._shard_start = starts
-        self._continued = np.frombuffer(raw, np.uint8, continued_bytes, len(where)).copy()
-        index = Struct(
+        self._shard_start, self._continued = starts, continued.copy()
+        base = int(first.min()) if pages else 0
+        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
+        return Struct(
             INDEX,
-            continued=self._continued if continued_bytes else 0,
+            first=(first - base).astype(np.uint32) if narrow else first.copy(),
+            narrow=narrow,
+            base=base if narrow else 0,
+            continued=self._continued if len(continued) else 0,
             shard_start=starts,
             shards=len(starts) - 1,
             pages=pages,
+            **self._class_fields(),
         )
-        if self.by_frequency:
-            self._where = index.dense = where.copy()
-            index.dense_parts = self.manifest.dense_parts
-            index.dense_width = self.manifest.dense_width
-            return index
-        first = where.view(np.int64)
-        base = int(first.min()) if pages else 0
-        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
-        self._where = (first - base).astype(np.uint32) if narrow else first.copy()
-        index.first, index.narrow, index.base = self._where, narrow, base if narrow else 0
-        return index
+
+    def _class_fields(self) -> dict[str, Any]:
+        """What the index has besides in a master in frequency order."""
+        if not self.by_frequency:
+            return {}
+        segments = 8 * (CLASSES * len(self.manifest.shards) + 1)
+        return {
+            "segment_start": self._classes[:segments],
+            "class_of": self._classes[segments:],
+            "class_parts": self.manifest.class_parts,
+        }
 
     def _open_files(self) -> None:
         direct = self.io == "direct"

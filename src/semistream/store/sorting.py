@@ -1,6 +1,7 @@
 """Sorting packed rows outside of memory, by DuckDB.
 
-Rows come and go as (shard, key64, row), with their frequency where they are sorted by it. DuckDB moves values in blocks of 2048, so long rows would
+Rows come and go as (segment, key64, row). A segment is a shard or, in frequency order, one of the
+shard's classes of frequency. DuckDB moves values in blocks of 2048, so long rows would
 need much memory: they go to a file of their own, only their places are sorted, and they are fetched
 in that order. A row of several kilobytes is worth a read of its own; short rows are not.
 """
@@ -20,9 +21,10 @@ import pyarrow as pa
 
 from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
+from semistream.kernels.pages import CLASSES
 from semistream.kernels.rows import fetch_rows
 
-PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
+PACKED = pa.schema([("segment", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
 FREQUENCY = pa.field("frequency", pa.float64())
 BATCH_BYTES = 16 << 20
 """Rows come back in batches of about this size at most."""
@@ -31,11 +33,29 @@ LONG_ROW_BYTES = 4096
 LEAST_SORT_BYTES = 100_000_000
 
 _PLACES = pa.schema(
-    [("shard", pa.int32()), ("key64", pa.int64()), ("place", pa.int64()), ("length", pa.int64())]
+    [("segment", pa.int32()), ("key64", pa.int64()), ("place", pa.int64()), ("length", pa.int64())]
 )
 
-_BY_FREQUENCY = "sum(frequency) OVER (PARTITION BY shard, key64) DESC"
-"""All rows of a key have the key's total, so they stay together."""
+
+LEAST_CLASS_ROWS = 64
+"""Rows that the most frequent class has at least, if there are so many."""
+
+_CLASSIFIED = f"""(
+    SELECT * EXCLUDE (segment), CAST({CLASSES} * segment + {CLASSES - 1} - least(
+        floor(log2(rows / place)), floor(log2(greatest(rows / {LEAST_CLASS_ROWS}, 1))), {CLASSES - 1}
+    ) AS INTEGER) AS segment
+    FROM (
+        SELECT *, rank() OVER (PARTITION BY segment ORDER BY total DESC, key64) AS place
+        FROM (
+            SELECT *,
+                sum(frequency) OVER (PARTITION BY segment, key64) AS total,
+                count(*) OVER (PARTITION BY segment) AS rows
+            FROM packed
+        )
+    )
+)"""
+"""Rows with their class: by its total frequency a key is in the less frequent half of its shard, in
+that of the other half, and so on. All rows of a key have one total, so they stay together."""
 
 
 def sort_rows(
@@ -46,15 +66,14 @@ def sort_rows(
     by_row: bool,
     by_frequency: bool = False,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Batches of `PACKED` in the order (shard, key64), and then by row if that is asked for.
+    """Batches of `PACKED` in the order (segment, key64), and then by row if that is asked for.
 
-    With `by_frequency` batches have that column too, and keys come in the order of its sum over
-    their rows, greatest first. Errors of `batches` come through as they are. `scratch` is a
-    directory for what does not fit into memory.
+    With `by_frequency` batches come with that column and a shard as their segment, and go with
+    classes as segments. Errors of `batches` come through as they are. `scratch` is a directory for
+    what does not fit into memory.
     """
     source = _Watched(batches)
     rows = iter(source)
-    keys = ["shard", *([_BY_FREQUENCY] if by_frequency else []), "key64"]
     more = [FREQUENCY] if by_frequency else []
     try:
         first = next(rows, None)
@@ -62,15 +81,18 @@ def sort_rows(
             return
         row_bytes = first.nbytes / first.num_rows
         if row_bytes < LONG_ROW_BYTES:
-            query = _query(PACKED, [*keys, "row"] if by_row else keys)
+            query = _query(PACKED, "row" if by_row else "", by_frequency)
             batch_rows = rows_within(BATCH_BYTES, BATCH_ROWS, first)
-            reader = pa.RecordBatchReader.from_batches(_with(PACKED, more), chain([first], rows))
+            reader = pa.RecordBatchReader.from_batches(
+                pa.schema([*PACKED, *more]), chain([first], rows)
+            )
             yield from in_order(reader, query, batch_rows, scratch, memory_bytes)
             return
         with closing(_RowFile(scratch / "rows")) as file:
-            places = file.keep(chain([first], rows))
-            reader = pa.RecordBatchReader.from_batches(_with(_PLACES, more), places)
-            query = _query(_PLACES, [*keys, "place"])
+            reader = pa.RecordBatchReader.from_batches(
+                pa.schema([*_PLACES, *more]), file.keep(chain([first], rows))
+            )
+            query = _query(_PLACES, "place", by_frequency)
             for batch in in_order(reader, query, BATCH_ROWS, scratch, memory_bytes):
                 yield from file.fetch(batch)
     except (duckdb.Error, pa.ArrowException) as error:
@@ -85,12 +107,10 @@ def sort_rows(
         raise
 
 
-def _query(wanted: pa.Schema, order: Iterable[str]) -> str:
-    return f"SELECT {', '.join(wanted.names)} FROM packed ORDER BY {', '.join(order)}"
-
-
-def _with(schema: pa.Schema, more: Iterable[pa.Field]) -> pa.Schema:
-    return pa.schema([*schema, *more])
+def _query(wanted: pa.Schema, last: str, by_frequency: bool) -> str:
+    rows = _CLASSIFIED if by_frequency else "packed"
+    order = ["segment", "key64", *([last] if last else [])]
+    return f"SELECT {', '.join(wanted.names)} FROM {rows} ORDER BY {', '.join(order)}"
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -162,10 +182,10 @@ class _RowFile:
                 view = view[os.write(self._file, view) :]
             places = pa.array(starts[:-1] - starts[0] + self._end)
             self._end += int(starts[-1] - starts[0])
-            columns = [batch.column("shard"), batch.column("key64"), places]
+            columns = [batch.column("segment"), batch.column("key64"), places]
             columns += [pa.array(np.diff(starts)), *batch.columns[len(PACKED) :]]
             more = list(batch.schema)[len(PACKED) :]
-            yield pa.RecordBatch.from_arrays(columns, schema=_with(_PLACES, more))
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([*_PLACES, *more]))
 
     def fetch(self, places: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows at these places, in batches of about `BATCH_BYTES`."""
@@ -183,7 +203,7 @@ class _RowFile:
             buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
             row = pa.Array.from_buffers(pa.large_binary(), end - done, buffers)
             part = places.slice(done, end - done)
-            columns = [part.column("shard"), part.column("key64"), row]
+            columns = [part.column("segment"), part.column("key64"), row]
             yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
             done = end
 

@@ -1,6 +1,6 @@
-"""Kernels that make the dense index: a static function from key64 to page, without the keys.
+"""Kernels that make a static function from key64 to a class of frequency, without the keys.
 
-Each key has three cells in a table of about 1.23 cells a key, and its page is the exclusive or of
+Each key has three cells in a table of about 1.23 cells a key, and its class is the exclusive or of
 the three. Such a table is found by peeling: a cell that only one key uses can take whatever that
 key needs, so the key is set aside and its other cells may become such cells in turn. Keys are split
 into parts of some thousand, each with a table and a seed of its own, so that memory stays small and
@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.kernels.jit import kernel
-from semistream.kernels.memory import load_i64, store_i64
-from semistream.kernels.pages import bucket_of, dense_place
+from semistream.kernels.pages import CLASS_BITS, bucket_of, cell_of
 
 _I64 = npt.NDArray[np.int64]
 _I32 = npt.NDArray[np.int32]
@@ -28,8 +27,8 @@ def parts_of(keys: _I64, parts: int, out: _I32) -> None:
 
 
 @kernel
-def solve_part(keys: _I64, pages: _I64, seed: int, values: _I64, users: _I64, order: _I64) -> bool:
-    """Find cells with which every key gives its page; False if this seed does not allow it.
+def solve_part(keys: _I64, classes: _I64, seed: int, values: _I64, users: _I64, order: _I64) -> bool:
+    """Find cells with which every key gives its class; False if this seed does not allow it.
 
     `values` has the part's cells and is the result. `users` and `order` are scratch of two words a
     cell. Keys must differ.
@@ -38,8 +37,8 @@ def solve_part(keys: _I64, pages: _I64, seed: int, values: _I64, users: _I64, or
     users[:] = 0
     values[:] = 0
     for i in range(keys.size):
-        for part in range(3):
-            place = dense_place(keys[i], seed, part, cells)
+        for third in range(3):
+            place = cell_of(keys[i], seed, third, cells)
             users[2 * place] += 1
             users[2 * place + 1] ^= i
     # `order` lists cells as they come to have one user; then the key that each was set aside for.
@@ -55,8 +54,8 @@ def solve_part(keys: _I64, pages: _I64, seed: int, values: _I64, users: _I64, or
             i = users[2 * own + 1]
             order[2 * done + 1] = i
             peeled += 1
-            for part in range(3):
-                place = dense_place(keys[i], seed, part, cells)
+            for third in range(3):
+                place = cell_of(keys[i], seed, third, cells)
                 users[2 * place] -= 1
                 users[2 * place + 1] ^= i
                 if users[2 * place] == 1:
@@ -68,18 +67,16 @@ def solve_part(keys: _I64, pages: _I64, seed: int, values: _I64, users: _I64, or
     for n in range(done - 1, -1, -1):
         own, i = order[2 * n], order[2 * n + 1]
         if i >= 0:
-            value = pages[i]
-            for part in range(3):
-                value ^= values[dense_place(keys[i], seed, part, cells)]
+            value = classes[i]
+            for third in range(3):
+                value ^= values[cell_of(keys[i], seed, third, cells)]
             values[own] = value
     return True
 
 
 @kernel
-def pack_cells(values: _I64, width: int, first: int, table: npt.NDArray[np.uint8]) -> None:
-    """Write cells of `width` bits from cell number `first` on; the table has zeros there."""
+def pack_cells(values: _I64, first: int, table: npt.NDArray[np.uint8]) -> None:
+    """Write cells from number `first` on, two to a byte; the table has zeros there."""
     for i in range(values.size):
-        bit = (first + i) * width
-        address = table.ctypes.data + (bit >> 3)
-        store_i64(address, load_i64(address) | (values[i] << (bit & 7)))
-
+        place = first + i
+        table[place >> 1] |= np.uint8(values[i] << (CLASS_BITS * (place & 1)))
