@@ -12,8 +12,6 @@ from math import log, sqrt
 SEEK_PAGES = 80
 """Pages that are read in the time of a seek: 8 ms to 0.1 ms on the papers' disks."""
 
-EULER_GAMMA = 0.5772156649
-
 
 def best_partition(memory_pages: float, seek_pages: float = SEEK_PAGES) -> int:
     """Pages of a partition for a memory of so many pages, of which one partition is the buffer.
@@ -25,17 +23,13 @@ def best_partition(memory_pages: float, seek_pages: float = SEEK_PAGES) -> int:
     return max(int(best), 1)
 
 
-def harmonic(n: float) -> float:
-    """1 + 1/2 + … + 1/n, nearly."""
-    return log(n) + EULER_GAMMA if n >= 1 else 0.0
-
-
 def best_cache(memory_bytes: float, master_bytes: float) -> float:
     """The share of a memory to give to the most frequent rows of a master, the rest to waiting rows.
 
     `master_bytes` is what all rows would take in the cache. With keys by Zipf's law, exponent 1,
-    the cache answers p = H(h)/H(n) of the stream, and a load answers rows in proportion to the rows
-    that wait divided by 1 - p. That is greatest where 1/x - 1 = ln(n/h), x being the share.
+    the cache answers p = H(h)/H(n) of the stream (H are harmonic numbers), and a load answers rows
+    in proportion to the rows that wait divided by 1 - p. That is greatest where 1/x - 1 = ln(n/h),
+    x being the share, h the rows that it holds and n those of the master.
     """
     if memory_bytes <= 0:
         return 0.0

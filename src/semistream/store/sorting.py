@@ -42,10 +42,10 @@ LEAST_CLASS_ROWS = 64
 
 _CLASSIFIED = f"""(
     SELECT * EXCLUDE (segment), CAST({CLASSES} * segment + {CLASSES - 1} - least(
-        floor(log2(rows / place)), floor(log2(greatest(rows / {LEAST_CLASS_ROWS}, 1))), {CLASSES - 1}
+        floor(log2(rows / rank)), floor(log2(greatest(rows / {LEAST_CLASS_ROWS}, 1))), {CLASSES - 1}
     ) AS INTEGER) AS segment
     FROM (
-        SELECT *, rank() OVER (PARTITION BY segment ORDER BY total DESC, key64) AS place
+        SELECT *, rank() OVER (PARTITION BY segment ORDER BY total DESC, key64) AS rank
         FROM (
             SELECT *,
                 sum(frequency) OVER (PARTITION BY segment, key64) AS total,
