@@ -24,11 +24,12 @@ class CacheJoin(CachingJoin):
 
     Departures: those of HYBRIDJOIN, and the bound on the stream-probing phase, see Optimised
     X-HYBRIDJOIN. The thesis gives the threshold neither a start nor a way down; here it starts at
-    the number of waiting rows that take the memory of a cached one, and falls by one, not under 1,
-    with every load after which H_R still has room, and after as many loads without a promotion as
-    there are partitions: else a stream whose keys drift would freeze the cache. A key that repeats
-    in R needs as many times more requests, and is not cached where its rows reach over a page's
-    edge. Keeps the output's columns only.
+    the number of waiting rows that take the memory of a cached one. It falls, not under 1, by one
+    with every load after which H_R still has room, and to half of itself after as many loads as
+    there are partitions: it rises with each overwritten entry, and if it fell more slowly, a stream
+    whose keys drift would find the cache frozen. A key that repeats in R needs as many times more
+    requests, and is not cached where its rows reach over a page's edge. Entries keep the output's
+    columns only.
     """
 
     name = "cachejoin"
@@ -59,16 +60,17 @@ class CacheJoin(CachingJoin):
         if start is None:
             start = max(int(self.cache.row_bytes / self.waiting.row_bytes), 1)
         self.match.threshold = start
-        self._admitted, self._given_up = 0, 0
-        self._idle_loads = 0
+        self._given_up = 0
+        self._loads_seen = 0
 
     def loaded(self, first: int, count: int) -> None:
         cache = self.cache.state
-        promoted = cache.admitted > self._admitted
         overwrote = cache.given_up > self._given_up
-        self._admitted, self._given_up = cache.admitted, cache.given_up
-        self._idle_loads = 0 if promoted else self._idle_loads + 1
-        has_room = cache.used < cache.limit and not overwrote
-        if self.threshold > 1 and (has_room or self._idle_loads >= self.groups):
-            self.match.threshold -= 1
-            self._idle_loads = 0
+        self._given_up = cache.given_up
+        self._loads_seen += 1
+        fall = 0
+        if self._loads_seen % self.groups == 0:
+            fall = max(self.threshold // 2, 1)
+        elif cache.used < cache.limit and not overwrote:
+            fall = 1
+        self.match.threshold = max(self.threshold - fall, 1)

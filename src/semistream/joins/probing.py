@@ -47,8 +47,8 @@ class ProbingJoin(QueuedJoin):
 
     *Stream-probing* (`push`): rows are looked up in what the join holds of the master, if anything;
     those that find nothing there wait. It ends when no more rows can wait, when the batch is used
-    up, or after as many rows as can wait (h_S): a stream of hits could otherwise go on for ever
-    while rows wait.
+    up, or after as many rows as can wait (h_S) since the last load ended: a stream of hits could
+    otherwise go on for ever while rows wait, and one of rows for the pages at hand keep them there.
 
     *Disk-probing* (`step`): the group of pages that holds the key of the oldest waiting row, the
     partition, is loaded, all its waiting rows are joined and leave. `loads_per_step` partitions are
@@ -163,7 +163,6 @@ class ProbingJoin(QueuedJoin):
     # Disk-probing.
 
     def work(self) -> None:
-        self._probed = 0
         if self.probe_held() == FULL:
             return
         loads = 0
@@ -179,6 +178,9 @@ class ProbingJoin(QueuedJoin):
             if piece.is_last:
                 self.loaded(piece.run_first, piece.first + piece.count - piece.run_first)
                 loads += 1
+                self._probed = 0
+        if not self._under_way:
+            self._probed = 0
 
     def probe_held(self) -> int:
         """Join waiting rows with pages that are held in memory; FULL if results find no room."""
