@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from math import log
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ import pytest
 import semistream as ss
 from semistream.core.errors import OptionError
 from semistream.joins.cachejoin import CacheJoin
-from semistream.joins.operator import Operator
 from semistream.joins.probing import ProbingJoin
 from semistream.joins.registry import JOINS, make_join
 from semistream.joins.sizing import SEEK_PAGES, best_cache, best_partition
@@ -69,8 +69,11 @@ def batch(keys: Any, first: int = 0) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([keys, numbers], schema=SCHEMA)
 
 
-def made(name: str, master: Path, memory: Any = "600kB", **options: Any) -> Operator:
-    return make_join(name, master, on="k", schema=SCHEMA, memory=memory, **options)
+@contextmanager
+def made(name: str, master: Path, memory: Any = "600kB", **options: Any) -> Iterator[ProbingJoin]:
+    with make_join(name, master, on="k", schema=SCHEMA, memory=memory, **options) as join:
+        assert isinstance(join, ProbingJoin)
+        yield join
 
 
 def popular(rows: int, seed: int = 1, skew: float = 1.0) -> Iterator[pa.RecordBatch]:
@@ -79,7 +82,7 @@ def popular(rows: int, seed: int = 1, skew: float = 1.0) -> Iterator[pa.RecordBa
         yield batch(scattered(zipf_ranks(KEYS, skew, rows, seed, start=start)), start)
 
 
-def offer(join: Operator, rest: pa.RecordBatch) -> int:
+def offer(join: ProbingJoin, rest: pa.RecordBatch) -> int:
     """Push a batch and step where some is refused; the number of results."""
     results = 0
     while rest.num_rows:
@@ -89,12 +92,12 @@ def offer(join: Operator, rest: pa.RecordBatch) -> int:
     return results
 
 
-def drain(join: Operator) -> int:
+def drain(join: ProbingJoin) -> int:
     """The number of results of rows that wait."""
     return sum(result.num_rows for result in join.finish())
 
 
-def feed(join: Operator, stream: Iterator[pa.RecordBatch], rows: int) -> int:
+def feed(join: ProbingJoin, stream: Iterator[pa.RecordBatch], rows: int) -> int:
     """Offer so many rows; the number of results."""
     results, end = 0, join.stats.rows_in + rows
     while join.stats.rows_in < end:
@@ -185,7 +188,6 @@ def test_a_short_supply_takes_no_slots(name: str, by_key: Path) -> None:
         for start in range(0, 2000, 10):
             offer(join, batch(range(start, start + 10)))
             drain(join)
-        assert isinstance(join, ProbingJoin)
         keys = np.arange(KEYS).repeat(2)
         np.random.default_rng(1).shuffle(keys)
         accepted = 0
@@ -220,7 +222,6 @@ def test_no_row_starves_while_others_are_answered_at_once(
 ) -> None:
     """A row waits; then come only rows that need no page. It is answered after h_S of them."""
     with made(name, by_frequency) as join:
-        assert isinstance(join, ProbingJoin)
         stream = popular(2000)
         feed(join, stream, 40_000)
         drain(join)
@@ -251,7 +252,6 @@ def test_a_partition_is_loaded_at_most_once_per_h_s_rows(
     """Theorem 1 of the thesis, with memory that is full before every load."""
     options = {"partition_pages": partition_pages, "loads_per_step": 1}
     with made("hybridjoin", by_key, **options) as join:
-        assert isinstance(join, ProbingJoin)
         last: dict[int, int] = {}
         gaps: list[int] = []
 
@@ -264,19 +264,14 @@ def test_a_partition_is_loaded_at_most_once_per_h_s_rows(
 
         monkeypatch.setattr(join, "loaded", loaded)
         stream = popular(3000, skew=skew)
-        rest = next(stream)
         while join.stats.rows_in < 120_000:
-            accepted = join.push(rest)
-            rest = rest.slice(accepted) if accepted < rest.num_rows else next(stream)
-            if join.stats.rows_waiting >= join.waiting.capacity:
-                join.step()
-            else:
-                join.take()
+            # Refused rows ask for a load; before one begins, memory is full.
+            offer(join, next(stream))
         assert len(gaps) > 30
         assert min(gaps) >= join.waiting.capacity
 
 
-def rows_per_load(join: Operator, stream: Iterator[pa.RecordBatch], rows: int) -> float:
+def rows_per_load(join: ProbingJoin, stream: Iterator[pa.RecordBatch], rows: int) -> float:
     """Rows answered by a partition, once warm."""
     feed(join, stream, rows)
     before = join.stats
@@ -290,7 +285,6 @@ def rows_per_load(join: Operator, stream: Iterator[pa.RecordBatch], rows: int) -
 def test_a_load_answers_twice_its_share_at_every_skew(skew: float, by_key: Path) -> None:
     """w = κ·h_S·d/n_R with κ near 2: simulated for the specification as 1.9 to 2.04."""
     with made("hybridjoin", by_key, partition_pages=4, loads_per_step=1) as join:
-        assert isinstance(join, ProbingJoin)
         per_load = rows_per_load(join, popular(3000, skew=skew), 60_000)
         kappa = per_load * join.groups / join.waiting.capacity
         assert 1.7 < kappa < 2.2
@@ -395,8 +389,7 @@ def test_every_shard_has_its_part(shards: int, tmp_path: Path) -> None:
 # Caches.
 
 
-def cached_keys(join: Operator) -> set[int]:
-    assert isinstance(join, ProbingJoin)
+def cached_keys(join: ProbingJoin) -> set[int]:
     used = np.empty(2 * join.cache.keys, np.int64)
     collect(join.cache.state.kernel, used)
     return set(used[::2].tolist())
@@ -489,8 +482,8 @@ def test_the_least_frequent_row_goes(by_key: Path) -> None:
 def test_options_that_make_no_sense(
     name: str, options: dict[str, Any], text: str, by_key: Path
 ) -> None:
-    with pytest.raises(OptionError, match=text):
-        made(name, by_key, **options)
+    with pytest.raises(OptionError, match=text), made(name, by_key, **options):
+        pass
 
 
 @pytest.mark.parametrize(

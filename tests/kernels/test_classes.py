@@ -42,9 +42,7 @@ def looked_up(index: Struct, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
 
 
 @given(
-    of=st.dictionaries(
-        st.integers(-(2**63), 2**63 - 1), st.integers(0, CLASSES - 1), max_size=400
-    ),
+    of=st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.integers(0, CLASSES - 1), max_size=400),
     parts=st.sampled_from([1, 7, 100]),
 )
 @settings(deadline=None, max_examples=40)

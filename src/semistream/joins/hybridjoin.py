@@ -20,11 +20,12 @@ class HybridJoin(ProbingJoin):
     without probing H with every record; Q is a queue of partitions, which is the same order (see
     `QueuedJoin`). Partitions go through the disk buffer in pieces, so that the next is read while
     one is joined, and several small ones are loaded per step: one read at a time leaves a modern
-    disk idle. Pages at a partition's ends that nobody waits for are not read. A row whose page has no record with its key is unmatched and leaves; as
-    printed it would stay in front for ever. Slots that a short supply left unused stay free; as
-    printed they are lost. An empty queue waits for rows instead of being an error. Keys that repeat
-    in R are joined completely: their rows lie next to each other, and a key that reaches into the
-    next page takes its rows with it.
+    disk idle. Pages at a partition's ends that nobody waits for are not read. A row whose page has
+    no record with its key is unmatched and leaves; as printed it would stay in front for ever.
+    Slots that a short supply left unused stay free; as printed they are lost. Intake also stops
+    after h_S rows since the last load. An empty queue waits for rows instead of being an error.
+    Keys that repeat in R are joined completely: their rows lie next to each other, and a key that
+    reaches into the next page takes its rows with it.
     """
 
     name = "hybridjoin"

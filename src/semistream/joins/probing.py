@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
     """Pages that are read by one request, and the load that they are part of."""
 
     first: int
-    count: int
+    pages: int
     run_first: int
     is_last: bool
 
@@ -174,9 +174,9 @@ class ProbingJoin(QueuedJoin):
             if status == IDLE:
                 break
             piece = self._under_way.popleft()
-            withdraw(self.waiting.state.kernel, piece.first, piece.count)
+            withdraw(self.waiting.state.kernel, piece.first, piece.pages)
             if piece.is_last:
-                self.loaded(piece.run_first, piece.first + piece.count - piece.run_first)
+                self.loaded(piece.run_first, piece.first + piece.pages - piece.run_first)
                 loads += 1
                 self._probed = 0
         if not self._under_way:
@@ -199,7 +199,9 @@ class ProbingJoin(QueuedJoin):
         if most < 1:
             return
         pieces = [
-            _Piece(at, min(self._piece, first + count - at), first, at + self._piece >= first + count)
+            _Piece(
+                at, min(self._piece, first + count - at), first, at + self._piece >= first + count
+            )
             for first, count in self.runs_for(self.choose(most), self._longest).tolist()
             for at in range(first, first + count, self._piece)
         ]
@@ -210,12 +212,12 @@ class ProbingJoin(QueuedJoin):
 
     def hottest_runs(self, pages: int) -> npt.NDArray[np.int64]:
         """Runs over the first pages of every shard, as many as its share of `pages`."""
-        runs = []
+        longest = max(self._buffer_pages // 4, 1)
+        runs: list[tuple[int, int]] = []
         for first, end in self.master.shard_ranges():
             share = min(-(-pages * (end - first) // max(self.master.pages, 1)), end - first)
-            longest = max(self._buffer_pages // 4, 1)
-            for at in range(first, first + share, longest):
-                runs.append((at, min(longest, first + share - at)))
+            stop = first + share
+            runs += [(at, min(longest, stop - at)) for at in range(first, stop, longest)]
         return np.array(runs, np.int64).reshape(-1, 2)
 
     def load(self, runs: npt.NDArray[np.int64], frames: Struct | None = None) -> None:

@@ -81,4 +81,3 @@ class SecondLookup(ProbingJoin):
                 group = int(oldest[0])
             chosen.append(group)
         return np.array(chosen, np.int64)
-

@@ -24,7 +24,7 @@ def best_partition(memory_pages: float, seek_pages: float = SEEK_PAGES) -> int:
 
 
 def best_cache(memory_bytes: float, master_bytes: float) -> float:
-    """The share of a memory to give to the most frequent rows of a master, the rest to waiting rows.
+    """The share of a memory for the most frequent rows of a master, the rest being waiting rows'.
 
     `master_bytes` is what all rows would take in the cache. With keys by Zipf's law, exponent 1,
     the cache answers p = H(h)/H(n) of the stream (H are harmonic numbers), and a load answers rows

@@ -27,7 +27,9 @@ def parts_of(keys: _I64, parts: int, out: _I32) -> None:
 
 
 @kernel
-def solve_part(keys: _I64, classes: _I64, seed: int, values: _I64, users: _I64, order: _I64) -> bool:
+def solve_part(
+    keys: _I64, classes: _I64, seed: int, values: _I64, users: _I64, order: _I64
+) -> bool:
     """Find cells with which every key gives its class; False if this seed does not allow it.
 
     `values` has the part's cells and is the result. `users` and `order` are scratch of two words a

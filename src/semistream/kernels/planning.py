@@ -128,9 +128,7 @@ def greedy_runs(pages: _I64, gap: int, longest: int, runs: _I64) -> int:
 
 
 @kernel
-def group_runs(
-    waiting: Any, index: Any, groups: _I64, span: int, longest: int, runs: _I64
-) -> int:
+def group_runs(waiting: Any, index: Any, groups: _I64, span: int, longest: int, runs: _I64) -> int:
     """Runs over groups of `span` pages, from the first to the last that rows wait for, and on while
     a key goes on; the number of runs.
 

@@ -84,9 +84,11 @@ def build_master(
     `frequency` names a numeric column that says how often rows are asked for, and puts those first
     that are asked for most, which the X-HYBRIDJOIN family needs: in up to 16 classes, each half as
     large as the next, and by key within a class. Rows of one key stay together, where the sum over
-    them belongs; null counts as 0. The index takes 5 bits a key more. `hash_bits` below 64 makes hashes of keys collide; it is for
-    tests. `report` is called with the name of the phase, rows done and rows in all (None while not
-    known); without it a terminal shows a bar.
+    them belongs; null counts as 0. The index takes 5 bits a key more.
+
+    `hash_bits` below 64 makes hashes of keys collide; it is for tests. `report` is called with the
+    name of the phase, rows done and rows in all (None while not known); without it a terminal shows
+    a bar.
 
     A build that fails or is interrupted leaves nothing at `path`.
     """
@@ -117,7 +119,9 @@ def _check_frequency(schema: pa.Schema, name: str) -> None:
     if name not in schema.names:
         raise unknown_name("column for frequency=", name, schema.names)
     type_ = schema.field(name).type
-    if not (pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)):
+    if not (
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    ):
         raise OptionError(
             f"frequency={name!r} is a column of {type_}, not of numbers",
             hint="name a column that counts how often a row is asked for",

@@ -89,9 +89,7 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        return int(
-            self.index.array("first").nbytes + self._classes.nbytes + self._continued.nbytes
-        )
+        return int(self.index.array("first").nbytes + self._classes.nbytes + self._continued.nbytes)
 
     @property
     def by_frequency(self) -> bool:
