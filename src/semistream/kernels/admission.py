@@ -65,7 +65,7 @@ def _random_place(cache: Any) -> int:
 
 
 @inlined
-def _least_frequent(match: Any, cache: Any) -> int:
+def least_frequent(match: Any, cache: Any) -> int:
     """The place with the fewest hits; -1 if the cache is empty.
 
     A hand goes round and stops at the first key with no more than `floor` hits. Counters only grow
@@ -100,7 +100,7 @@ def promote(
     if rows > cache.limit or blocks > cache.blocks.limit:
         return
     while not has_place(cache, rows, blocks):
-        victim = _least_frequent(match, cache) if match.policy == LEAST else _random_place(cache)
+        victim = least_frequent(match, cache) if match.policy == LEAST else _random_place(cache)
         if victim < 0:
             return
         give_up(cache, victim)
