@@ -10,7 +10,7 @@ PYTHON ?=
 export PYTHON
 
 .DEFAULT_GOAL := help
-.PHONY: help install java demo test check soak bench lint format lock clean
+.PHONY: help install java demo test check soak bench profile lint format lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ soak: install ## Run the slow tests: large masters, memory limits
 
 bench: install ## Measure the joins on a master of two million rows
 	$(VENV)/bin/semistream bench run $(BENCH)
+
+profile: install ## Show where the time of a join goes, kernel by kernel (needs Linux's perf)
+	$(VENV)/bin/python scripts/profile.py $(ARGS)
 
 lint: install ## Check style, formatting, types and the import contracts
 	$(VENV)/bin/ruff check

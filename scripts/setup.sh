@@ -3,10 +3,12 @@
 #   1. .venv with the packages of requirements.lock, each checked against its hash
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
-#   4. the compiled kernels in their on-disk cache
+#   4. a PostgreSQL server for the tests of its sink, likewise
+#   5. the compiled kernels in their on-disk cache
 #
-# Usage: scripts/setup.sh         all of it
-#        scripts/setup.sh java    only step 3
+# Usage: scripts/setup.sh           all of it
+#        scripts/setup.sh java      only step 3
+#        scripts/setup.sh postgres  only step 4
 # PYTHON=/path/to/python3.12 chooses another interpreter for a new .venv.
 
 set -euo pipefail
@@ -165,6 +167,36 @@ warning: No Java $min_java or newer (found: ${found}${JAVA_HOME:+, JAVA_HOME=$JA
 TEXT
 }
 
+# --- PostgreSQL ----------------------------------------------------------------------------
+
+# The same places that semistream.testing.postgres looks at.
+has_postgres() {
+  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null
+}
+
+# Never fails: only tests need it. They start a server of their own, so Debian's package is kept
+# from making and starting one for the whole machine.
+ensure_postgres() {
+  has_postgres && return
+  local config=/etc/postgresql-common/createcluster.conf
+  if can_apt; then
+    say "Installing PostgreSQL (tests of the PostgreSQL sink start a server of their own)"
+    apt_refresh
+    apt_install postgresql-common &&
+      as_root sed -i 's/^#* *create_main_cluster *=.*/create_main_cluster = false/' $config || true
+    apt_install postgresql || true
+    has_postgres && return
+  fi
+  cat >&2 <<TEXT
+warning: No PostgreSQL server, and it could not be installed from here.
+  Only the tests of the PostgreSQL sink need it; they are skipped.
+  Hint: install one and run 'scripts/setup.sh postgres' to check, for example
+          Debian, Ubuntu   sudo apt-get install postgresql
+          Fedora           sudo dnf install postgresql-server
+          macOS            brew install postgresql
+TEXT
+}
+
 # --- kernels -------------------------------------------------------------------------------
 
 kernels_digest() {
@@ -195,6 +227,12 @@ if [ "${1:-}" = java ]; then
   exit
 fi
 
+if [ "${1:-}" = postgres ]; then
+  ensure_postgres
+  if has_postgres; then say "PostgreSQL is there."; fi
+  exit
+fi
+
 digest=$(cat requirements.lock pyproject.toml scripts/setup.sh | cksum)
 if ! venv_works; then
   make_venv
@@ -204,6 +242,7 @@ if [ "$(cat $stamp 2>/dev/null)" != "$digest" ]; then
   rm -f $stamp
   install_packages
   ensure_java
+  ensure_postgres
   printf '%s\n' "$digest" >$stamp
   say "Installed. The command is $venv/bin/semistream"
 fi

@@ -1,4 +1,4 @@
-"""What all tests share: a watchdog, and masters that are built once."""
+"""What all tests share: a watchdog, masters that are built once, a PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from semistream.checks import Workspace
+from semistream.testing.postgres import PostgresMissingError, PostgresServer
 
 LONGEST_TEST_S = 240
 LONGEST_SLOW_TEST_S = 3600
@@ -30,3 +31,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     directory: Path = tmp_path_factory.mktemp("checks")
     with Workspace(directory) as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of this run's own; where none is installed, its tests are skipped."""
+    try:
+        server = PostgresServer().start()
+    except PostgresMissingError as error:
+        pytest.skip(str(error))
+    yield server
+    server.stop()

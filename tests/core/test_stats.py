@@ -83,3 +83,21 @@ def test_the_record_goes_to_json() -> None:
     assert plain["latency_p99_s"] == 0.0
     assert "latency_histogram" not in plain
     assert json.loads(json.dumps(JoinStats().to_dict()))["plan"] is None
+
+
+def test_a_total_and_a_difference() -> None:
+    before = JoinStats(rows_in=5, hits=2, rows_waiting=3, bytes_in_use=10)
+    after = JoinStats(
+        algorithm="inlj", rows_in=9, hits=2, rows_waiting=1, bytes_in_use=20, time_io_s=0.5
+    )
+    after.bytes_by_component = {"pool": 20}
+    after.latency_histogram[3] = 4
+    did = after.since(before)
+    assert (did.rows_in, did.hits, did.time_io_s) == (4, 0, 0.5)
+    assert (did.rows_waiting, did.bytes_in_use) == (1, 20)
+    total = JoinStats.total([did, did])
+    assert (total.algorithm, total.rows_in, total.rows_waiting) == ("inlj", 8, 2)
+    assert total.bytes_by_component == {"pool": 40}
+    assert total.latency_histogram[3] == 8
+    assert did.latency_histogram[3] == 4
+    assert JoinStats.total([]).rows_in == 0

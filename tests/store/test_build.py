@@ -23,7 +23,7 @@ from pyarrow import feather
 
 import semistream as ss
 from semistream.core.errors import BadRowError, OptionError, StoreError
-from semistream.store import build, sorting
+from semistream.store import sorting, writing
 from semistream.store.file import FileMaster
 from semistream.store.inspect import page_heads, page_table
 
@@ -317,7 +317,7 @@ def test_a_row_fits_a_page_to_the_last_byte(tmp_path: Path) -> None:
 def test_a_row_longer_than_any_page_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "LARGEST_PAGE_BYTES", 65_536)  # a gigabyte takes its time
+    monkeypatch.setattr(writing, "LARGEST_PAGE_BYTES", 65_536)  # a gigabyte takes its time
     source = pa.table({"id": [1], "v": ["x" * 65_536]})
     with pytest.raises(StoreError, match=r"a row takes 65\.5 kB.*65\.5 kB at most.*Hint"):
         ss.build_master(tmp_path / "m", source, "id")
@@ -430,7 +430,7 @@ def test_a_full_disk_undoes_the_build(
         written += 1
         return os.write(file, data[:8192])
 
-    monkeypatch.setattr(build, "os", SimpleNamespace(**{**vars(os), "write": write}))
+    monkeypatch.setattr(writing, "os", SimpleNamespace(**{**vars(os), "write": write}))
     open_files = len(list(OPEN_FILES.iterdir()))
     with pytest.raises(StoreError, match=r"the disk is full: .*m' was undone.*Hint: free space"):
         ss.build_master(tmp_path / "m", table(20_000), "id", shards=3)

@@ -224,8 +224,10 @@ def test_files_without_permission_are_named(pristine: Path) -> None:
         for file in sorted(p for p in copy.rglob("*") if p.is_file()):
             file.chmod(0o600)
             os.seteuid(65_534)
+            # A version's own manifest is read only when that version is asked for.
+            version = 1 if file == copy / "v1" / "MANIFEST.json" else None
             with pytest.raises(StoreError, match=f"{file.name}' cannot be read: Permission denied"):
-                ss.open_master(copy)
+                ss.open_master(copy, version=version)
             os.seteuid(0)
             file.chmod(0o644)
         assert ss.open_master(copy).rows == ROWS
@@ -281,7 +283,8 @@ def test_a_master_says_what_it_is(pristine: Path) -> None:
     assert master.data_bytes == master.pages * PAGE
     files = [pristine / shard.file for shard in master.manifest.shards]
     assert sum(file.stat().st_size for file in files) == master.data_bytes
-    assert master.index_bytes == 4 * master.pages, "keys close to each other take 32 bits a page"
+    marks = (master.pages + 7) // 8  # a bit per page that was checked
+    assert master.index_bytes == 4 * master.pages + marks, "close keys take 32 bits a page"
 
 
 def test_threads_can_share_a_master(pristine: Path) -> None:

@@ -51,11 +51,15 @@ class BudgetError(SemiStreamError):
 
 
 class SourceError(SemiStreamError):
-    """What a master is built from cannot be read."""
+    """What a master is built from, or a sink's folder, cannot be read."""
 
 
 class BadRowError(SourceError):
     """A row of a text source does not parse and no rejects file was asked for."""
+
+
+class SinkError(SemiStreamError):
+    """Results cannot be written where they should go."""
 
 
 class StoreError(SemiStreamError):

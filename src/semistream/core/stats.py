@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -104,17 +104,43 @@ class JoinStats:
         plain["latency_p99_s"] = self.latency_s(99)
         return plain
 
-    def merged(self, others: Mapping[str, JoinStats]) -> JoinStats:
-        """Kept for readers of several shards: the sum of this record and others."""
-        total = JoinStats(algorithm=self.algorithm, plan=self.plan)
-        for one in (self, *others.values()):
-            for name, value in vars(one).items():
-                if name in ("algorithm", "plan"):
-                    continue
-                if name == "bytes_by_component":
-                    for component, size in value.items():
-                        held = total.bytes_by_component
-                        held[component] = held.get(component, 0) + size
-                else:
-                    setattr(total, name, getattr(total, name) + value)
+    @classmethod
+    def total(cls, records: Iterable[JoinStats]) -> JoinStats:
+        """The sum of the records of joins that work side by side, such as one per shard.
+
+        They share one algorithm, and differ in the plan, which the sum does not have.
+        """
+        total = cls()
+        for one in records:
+            total.algorithm = one.algorithm
+            for name in _NUMBERS:
+                setattr(total, name, getattr(total, name) + getattr(one, name))
+            for component, size in one.bytes_by_component.items():
+                held = total.bytes_by_component
+                held[component] = held.get(component, 0) + size
         return total
+
+    def since(self, before: JoinStats) -> JoinStats:
+        """What happened after `before`, an earlier record of the same join.
+
+        What a join holds now (rows that wait, cached rows, memory) is not subtracted.
+        """
+        counted = {name: getattr(self, name) - getattr(before, name) for name in _COUNTERS}
+        return replace(self, **counted)
+
+    def with_holdings_of(self, other: JoinStats) -> JoinStats:
+        """The counters of this record with what `other` holds: rows, cache and memory."""
+        held = {name: getattr(other, name) for name in _HOLDINGS}
+        return replace(self, **held, bytes_by_component=dict(other.bytes_by_component))
+
+
+_HOLDINGS = ("rows_waiting", "cached_rows", "bytes_in_use", "bytes_peak", "bytes_limit")
+"""Fields that tell what a join holds now."""
+
+_NUMBERS = tuple(
+    one.name
+    for one in fields(JoinStats)
+    if one.name not in ("algorithm", "plan", "bytes_by_component")
+)
+_COUNTERS = tuple(name for name in _NUMBERS if name not in _HOLDINGS)
+"""Fields that only grow."""

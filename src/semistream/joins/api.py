@@ -61,19 +61,24 @@ class JoinedStream(Iterator[pa.RecordBatch]):
         if operator is None:
             return
         try:
-            for batch in batches:
-                rest = batch
-                while rest.num_rows:
-                    accepted = operator.push(rest)
-                    rest = rest.slice(accepted)
-                    # A refusal asks for work; otherwise hand on what needed none.
-                    result = operator.step() if rest.num_rows else operator.take()
-                    if result is not None:
-                        yield result
-            yield from operator.finish()
+            yield from run(operator, batches)
         finally:
             self._last = operator.stats
             operator.close()
+
+
+def run(operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The results of all rows of these batches; afterwards nothing waits in the operator."""
+    for batch in batches:
+        rest = batch
+        while rest.num_rows:
+            accepted = operator.push(rest)
+            rest = rest.slice(accepted)
+            # A refusal asks for work; otherwise hand on what needed none.
+            result = operator.step() if rest.num_rows else operator.take()
+            if result is not None:
+                yield result
+    yield from operator.finish()
 
 
 def join(

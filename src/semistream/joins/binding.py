@@ -79,9 +79,7 @@ class Binding:
 
     def keys(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
         """key64 of a batch's rows, and its columns for kernels."""
-        if batch.schema.names != self.stream_schema.names or not batch.schema.equals(
-            self.stream_schema
-        ):
+        if not batch.schema.equals(self.stream_schema):
             raise SchemaError(
                 f"a batch has the columns {_listed(batch.schema)}, the join was made for "
                 f"{_listed(self.stream_schema)}",
@@ -98,9 +96,7 @@ class Binding:
             replaced[name] if name in replaced else batch.column(name)
             for name in self.layout.schema.names
         ]
-        return keys, self.layout.columns(
-            pa.RecordBatch.from_arrays(ordered, schema=self.layout.schema)
-        )
+        return keys, self.layout.columns(ordered)
 
     def stream_columns(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """The stream's columns, in its order and types, from columns in the layout's order."""

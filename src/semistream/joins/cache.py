@@ -14,6 +14,7 @@ from semistream.kernels.region import Region
 from semistream.kernels.rows import FIELDS
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import BLOCK_BYTES
+from semistream.store.layout import blank_record
 
 PLACES_PER_ENTRY = 1.5
 """Places of the table for each entry: at most three quarters of them are ever used."""
@@ -63,6 +64,7 @@ class TupleCache:
                 null_bytes=layout.null_bytes,
                 blob_at=blob_offset,
                 record_bytes=self.entry_bytes,
+                blank=blank_record(self.entry_bytes, 0, layout.null_bytes),
             )
 
         self.to_output = from_entry(binding.columns)

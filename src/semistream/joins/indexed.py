@@ -59,6 +59,7 @@ class IndexedJoin(Operator):
         self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
         self.match.found = np.zeros(WORK_ROWS, np.int64)
         self.match.active = np.zeros(PAGES_AHEAD, np.int64)
+        self.match.targets = np.zeros(WORK_ROWS, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
         if not hasattr(self, "frames"):
@@ -71,7 +72,7 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        lists = 8 * INTAKE_ROWS + 16 * RUNS + 24 * WORK_ROWS
+        lists = 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS
         return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property

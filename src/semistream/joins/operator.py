@@ -25,6 +25,9 @@ from semistream.store.reader import PageReader
 MET, PAGE = "\0met", "\0page"
 """Columns of a snapshot besides the stream's: has the row met a partner, which page is next."""
 
+PART_ROWS = 16_384
+"""Rows of a batch that are made ready at once."""
+
 
 class Operator(SemiStreamJoin):
     """Base of the joins. A subclass divides the memory, takes rows in and works on them.
@@ -108,8 +111,7 @@ class Operator(SemiStreamJoin):
             return 0
         start = self.clock.now_ns()
         self._prepare(batch)
-        accepted = self.accept(batch)
-        self._rows_in += accepted
+        accepted = self._accept_parts(batch)
         if accepted == 0 and self.rows_waiting == 0 and self.pending == 0:
             self._make_room()
             accepted = self.accept(batch)
@@ -121,6 +123,18 @@ class Operator(SemiStreamJoin):
                     hint="raise memory",
                 )
         self._busy_ns += self.clock.now_ns() - start
+        return accepted
+
+    def _accept_parts(self, batch: pa.RecordBatch) -> int:
+        """Take rows in part by part: keys of rows that find no room would be made for nothing."""
+        accepted = 0
+        while accepted < batch.num_rows:
+            part = batch.slice(accepted, PART_ROWS)
+            taken = self.accept(part)
+            self._rows_in += taken
+            accepted += taken
+            if taken < part.num_rows:
+                break
         return accepted
 
     def step(self) -> pa.RecordBatch | None:

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.joins.binding import Binding
-from semistream.kernels.rows import OUTPUT, spread_bytes, total_lengths
+from semistream.kernels.rows import OUTPUT, PAIRS, STAGED, spread_bytes, total_lengths
 from semistream.kernels.struct import Struct
 from semistream.store.columns import Leaf
 from semistream.store.layout import LeafValues
@@ -41,6 +41,8 @@ class OutputBuffer:
             stream_nulls=self._stream_nulls,
             master_nulls=self._master_nulls,
             seen_nulls=self._seen,
+            pairs=np.zeros(2 * PAIRS, np.int64),
+            staged=np.zeros(STAGED * layout.record_bytes, np.uint8),
         )
         self.grow_heap(heap_bytes if self._strings else 0)
         self._renew()
@@ -93,6 +95,7 @@ class OutputBuffer:
         n = self.pending
         if n == 0:
             return None
+        assert self.out.written == n, "results were noted and not written"
         # Memory that somebody looks at must not move; more results go behind what they see.
         self._shared = True
         stream_count = len(self._stream_leaves)
@@ -146,7 +149,7 @@ class OutputBuffer:
         self._shared = False
         self._seen[:] = 0
         self.out.address = self._addresses()
-        self.out.rows = 0
+        self.out.rows = self.out.written = 0
         self.out.heap_used = 0
 
     def _addresses(self) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
 
-GAP_PAGES = 4
+GAP_PAGES = {"direct": 4, "buffered": 1}
 """Gaps that are read through: a separate request costs about as much as this many pages."""
 
 LONGEST_RUN_BYTES = 256 * 1024
@@ -131,7 +131,7 @@ class SweepJoin(IndexedJoin):
                 self.waiting.state.kernel,
                 self.master.index.kernel,
                 self._position,
-                GAP_PAGES,
+                GAP_PAGES[self.master.io],
                 self._longest_run,
                 room,
                 self.master.pages,

@@ -119,6 +119,12 @@ def next_entry(cache: Any, entry: int) -> int:
 
 
 @inlined
+def has_more(cache: Any, place: int) -> bool:
+    """Whether the key at a place has more than one row."""
+    return next_entry(cache, first_entry(cache, place)) >= 0
+
+
+@inlined
 def count_hit(cache: Any, place: int) -> None:
     """Note that the key at a place was asked for."""
     if word_at(cache, place) >> 32 < MOST_HITS:

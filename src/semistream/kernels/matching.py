@@ -21,6 +21,7 @@ from semistream.kernels.cache import (
     find,
     first_entry,
     give_up,
+    has_more,
     has_place,
     keep,
     key_at,
@@ -64,17 +65,21 @@ from semistream.kernels.reading import (
 )
 from semistream.kernels.rows import (
     FIELDS,
+    PAIRS,
     blob_length,
     emit,
     has_room,
+    keep_staged,
     pack_blob,
     pack_row,
+    pack_rows,
+    stage,
     wanted_length,
+    write_out,
 )
 from semistream.kernels.struct import struct_type
 from semistream.kernels.waiting import (
     LINK,
-    PASSING,
     SAMPLE,
     free_slot,
     get_blob,
@@ -83,6 +88,7 @@ from semistream.kernels.waiting import (
     mark_met,
     slot_address,
     slots_left,
+    store_blob,
     take_slot,
     write_slot,
 )
@@ -107,8 +113,9 @@ MATCH = struct_type(
     "matched unmatched hits misses null_keys needed "
     # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram, the work
     # list (two words a row: slot, and where its key lies or should lie) and where the rows of each
-    # page end in it; rows as they are found, and the stacks that are being walked.
-    "tally latency work ends found active "
+    # page end in it; rows as they are found, the stacks that are being walked, and where rows that
+    # come in are to be packed.
+    "tally latency work ends found active targets "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, its rows and those touched.
     "policy threshold hand floor open_page open_rows open_touched",
@@ -174,11 +181,11 @@ def note_latency(match: Any, waiting: Any, slot: int, now: int) -> None:
 
 
 @inlined
-def emit_unmatched(match: Any, out: Any, row: int, row_blob: int) -> None:
-    """A stream row is proven to have no partner."""
+def emit_unmatched(match: Any, out: Any, master: Any, row: int, row_blob: int) -> None:
+    """A stream row is proven to have no partner; `master` reads the records noted beside it."""
     match.unmatched += 1
     if match.keep_unmatched != 0:
-        emit(out, row, row_blob, match.page, 0, 0)
+        emit(out, row, row_blob, master, 0, 0)
 
 
 @inlined
@@ -189,7 +196,7 @@ def heap_for(match: Any, stream_bytes: int, fields: Any, record: int) -> int:
     return stream_bytes
 
 
-@kernel
+@inlined
 def join_cached(
     match: Any, out: Any, cache: Any, place: int, row: int, row_blob: int, stream_bytes: int
 ) -> int:
@@ -222,7 +229,7 @@ def join_cached(
                 break
         entry = next_entry(cache, entry)
     if met == 1 and match.keep_matched != 0:
-        emit(out, row, row_blob, match.page, 0, 0)
+        emit(out, row, row_blob, match.cached, 0, 0)
     return met
 
 
@@ -248,9 +255,9 @@ def take_in(
     `pages` the first page that can hold the key or -1. Places may have changed since they were
     looked up, so each is looked at again.
     """
-    passing = slot_address(waiting, PASSING)
     strings = waiting.blob_at >= 0
     scratch = waiting.scratch
+    packed, done = start, start
     for i in range(start, keys.size):
         ahead = i + 12
         if ahead < keys.size:
@@ -267,33 +274,48 @@ def take_in(
             if place < 0:
                 pages[i] = np.int32(page_of(index, keys[i]))
         hit = place >= 0
-        if not hit and valid[i] != 0 and pages[i] >= 0:
+        waits = not hit and valid[i] != 0 and pages[i] >= 0
+        slot, row, stream_bytes = np.int64(0), stage(out), np.int64(0)
+        if waits:
             if slots_left(waiting) <= 0:
-                return i
+                break
             slot = take_slot(waiting)
-            address = slot_address(waiting, slot)
-            store_i64(address, keys[i])
-            if not write_slot(waiting, columns, first + i, slot):
+            row = slot_address(waiting, slot)
+        store_i64(row, keys[i])
+        if strings:
+            stream_bytes = pack_row(columns, first + i, row)
+            if stream_bytes > 0:
+                pack_blob(columns, first + i, scratch)
+        else:
+            # Rows are packed together, before anything reads them.
+            store_i64(match.targets + 8 * (i - packed), row)
+            if i + 1 - packed == WORK_ROWS or (
+                hit and (out.rows - out.written == PAIRS or has_more(cache, place))
+            ):
+                pack_rows(columns, first + packed, i + 1 - packed, match.targets)
+                packed = i + 1
+        if waits:
+            if strings and not store_blob(waiting, row, stream_bytes):
                 free_slot(waiting, slot)
-                return i
+                break
             hang(waiting, np.int64(pages[i]), slot)
             if slot % SAMPLE == 0:
                 store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
             match.misses += 1
+            done += 1
             continue
-        store_i64(passing, keys[i])
-        stream_bytes = pack_row(columns, first + i, passing)
-        if strings and stream_bytes > 0:
-            pack_blob(columns, first + i, scratch)
+        before = out.rows
         met = 0
         if hit:
-            met = join_cached(match, out, cache, place, passing, scratch, stream_bytes)
+            met = join_cached(match, out, cache, place, row, scratch, stream_bytes)
         if met < 0 or (met == 0 and not has_room(out, 1, stream_bytes)):
-            return i
+            break
         if met == 1:
             match.matched += 1
         else:
-            emit_unmatched(match, out, passing, scratch)
+            emit_unmatched(match, out, match.cached, row, scratch)
+        if out.rows > before:
+            keep_staged(out)
         if hit:
             count_hit(cache, place)
             match.hits += 1
@@ -301,7 +323,11 @@ def take_in(
             match.misses += 1
         else:
             match.null_keys += 1
-    return keys.size
+        done += 1
+    if not strings:
+        pack_rows(columns, first + packed, done - packed, match.targets)
+    write_out(out, match.cached)
+    return done
 
 
 @inlined
@@ -495,7 +521,7 @@ def join_rows(
             if met or before:
                 match.matched += 1
             else:
-                emit_unmatched(match, out, row, row_blob)
+                emit_unmatched(match, out, match.page, row, row_blob)
             note_latency(match, waiting, slot, now)
             free_slot(waiting, slot)
         done += 1
@@ -556,6 +582,7 @@ def join_pages(
                 )
                 if reached < end:
                     hang_back(match, waiting, first + done, finished, pages, reached)
+                    write_out(out, match.page)
                     return done + finished
             if load_i32(waiting.tail + 4 * number) >= 0:
                 # Rows beyond the work list, or rows whose key goes on here: once more from here.
@@ -563,6 +590,7 @@ def join_pages(
                 break
             finished += 1
         done += finished
+    write_out(out, match.page)
     return done
 
 
@@ -780,6 +808,7 @@ def export_rows(
                     needed += blob_length(out.stream, row)
                 n += 1
                 slot = np.int64(load_i32(row + LINK))
+    write_out(out, match.nothing)
     return needed
 
 

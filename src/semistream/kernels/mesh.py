@@ -30,10 +30,19 @@ from semistream.kernels.reading import (
     oldest,
     submit,
 )
-from semistream.kernels.rows import blob_length, emit, has_room, pack_blob, pack_row, wanted_length
+from semistream.kernels.rows import (
+    blob_length,
+    emit,
+    has_room,
+    keep_staged,
+    pack_blob,
+    pack_row,
+    stage,
+    wanted_length,
+    write_out,
+)
 from semistream.kernels.waiting import (
     LINK,
-    PASSING,
     SAMPLE,
     append,
     free_blob,
@@ -77,24 +86,27 @@ def enter(
 
     Rows without a key have no partner and do not wait. `met` has a flag per row, or is empty.
     """
-    passing = slot_address(waiting, PASSING)
+    accepted = 0
     for i in range(keys.size):
         if valid[i] == 0:
-            length = pack_row(columns, first + i, passing)
+            row = stage(out)
+            length = pack_row(columns, first + i, row)
             if not has_room(out, 1, length):
                 match.needed = length
-                return i
+                break
             if waiting.blob_at >= 0 and length > 0:
                 pack_blob(columns, first + i, waiting.scratch)
-            emit_unmatched(match, out, passing, waiting.scratch)
+            emit_unmatched(match, out, match.page, row, waiting.scratch)
+            keep_staged(out)
             match.null_keys += 1
+            accepted += 1
             continue
         if entered[0] >= most or slots_left(waiting) <= 0:
-            return i
+            break
         slot = waiting.fresh
         store_i64(slot_address(waiting, slot), keys[i])
         if not write_slot(waiting, columns, first + i, slot):
-            return i
+            break
         if met.size > 0 and met[i] != 0:
             mark_met(waiting, slot_address(waiting, slot))
         waiting.fresh = _following(waiting, slot)
@@ -104,13 +116,16 @@ def enter(
             store_i64(waiting.arrived + 8 * (slot // SAMPLE), now)
         match.misses += 1
         entered[0] += 1
-    return keys.size
+        accepted += 1
+    write_out(out, match.page)
+    return accepted
 
 
 @kernel
 def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
     """Let the `count` oldest rows go; fewer when the output is full. How many went."""
-    for i in range(count):
+    gone = 0
+    for _ in range(count):
         # `free` is the oldest slot of the circle here, not the head of a list.
         slot = waiting.free
         row = slot_address(waiting, slot)
@@ -120,15 +135,18 @@ def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
             length = blob_length(out.stream, row) if waiting.blob_at >= 0 else np.int64(0)
             if not has_room(out, 1, length):
                 match.needed = length
-                return i
-            emit_unmatched(match, out, row, row_blob_address(waiting, out.stream, row))
+                break
+            blob = row_blob_address(waiting, out.stream, row)
+            emit_unmatched(match, out, match.page, row, blob)
         note_latency(match, waiting, slot, now)
         pop_oldest(waiting, bucket_of(load_i64(row), waiting.buckets))
         if waiting.blob_at >= 0:
             free_blob(waiting.blocks, np.int64(load_i32(row + waiting.blob_at)))
         waiting.free = _following(waiting, slot)
         waiting.used -= 1
-    return count
+        gone += 1
+    write_out(out, match.page)
+    return gone
 
 
 @inlined
@@ -234,8 +252,11 @@ def probe_runs(
         while progress[P_PAGE] < count:
             page = start + progress[P_PAGE] * ring.page_bytes
             if not _probe_page(match, out, waiting, page, progress):
+                write_out(out, match.page)
                 return FULL
             progress[P_PAGE] += 1
+        # The run's records go with its buffer.
+        write_out(out, match.page)
         progress[P_PAGE] = 0
         progress[5] -= 1
         give_back(ring)
@@ -257,4 +278,5 @@ def export_circle(match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
             elif waiting.blob_at >= 0:
                 needed += blob_length(out.stream, row)
             slot = _following(waiting, slot)
+    write_out(out, match.nothing)
     return needed

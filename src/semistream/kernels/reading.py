@@ -1,10 +1,19 @@
 """Reading pages ahead of their use, from inside kernels.
 
 A kernel that joins pages must not go back to Python for every read. It submits *runs* of
-neighbouring pages as requests; worker threads (each a kernel without the interpreter's lock) read
-them into a ring of page buffers and check them; the joining kernel takes the runs back in the order
-in which it submitted them. Two pipes carry the numbers of requests, to the workers and back: they
-block without spinning, and anything that can fill a buffer can stand behind them.
+neighbouring pages as requests, several ahead, and takes them back in the order in which it
+submitted them, from a ring of page buffers. There are three *ways* to have reads under way:
+
+- `ASYNC`: the kernel's asynchronous reads (`io_submit`), for direct reads. Nothing is woken up but
+  the joining thread, and that only when it has to wait.
+- `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
+  it has not, it is told to fetch, and that is copied when its turn comes.
+- `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
+  cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
+  can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
+
+A page is checked when it is read for the first time since the master was opened; what was published
+never changes, so once is enough.
 """
 
 from __future__ import annotations
@@ -19,10 +28,16 @@ from semistream.kernels.memory import (
     at,
     load_i32,
     load_i64,
+    load_u8,
+    store_i32,
     store_i64,
+    store_u8,
+    sys_call,
     sys_clock_gettime,
     sys_errno,
+    sys_fadvise,
     sys_pread,
+    sys_preadv2,
     sys_read,
     sys_write,
 )
@@ -37,22 +52,35 @@ REQUESTS = 64
 """Entries of the request table: no more reads than this are ever in flight."""
 
 REQUEST_WORDS = 8
-REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_LOCAL, REQ_STATUS = range(0, 56, 8)
+REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_LOCAL, REQ_DONE, REQ_STATUS = range(
+    0, 64, 8
+)
 """Offsets in a request: first page, pages, buffer, pages of the ring held, file, page in the file,
-status."""
+bytes read so far, status."""
+
+ASYNC, ADVISED, WORKERS = 0, 1, 2
+"""How reads are under way; see the module's text."""
+
+IOCB_WORDS, EVENT_WORDS = 8, 4
+"""64-bit words of the operating system's records for an asynchronous read and for its end."""
+
+WILL_NEED = 3
+NO_WAIT = 8
 
 PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
 
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
-    # and words for messages and the time.
-    "buffer requests files shard_start message "
+    # words for messages and the time, records of asynchronous reads, a bit per page that was
+    # checked (0: none is to be checked).
+    "buffer requests files shard_start message iocbs checked "
     # Pages of the ring, bytes of a page, most requests in flight.
     "ring_pages page_bytes depth "
     # Requests ever submitted and given back; where the next buffer begins; pages in use.
     "submitted taken write used "
-    # Pipes to and from the workers; whether they check pages, whether waiting is timed.
-    "ask answer check measure "
+    # Which way, and what it takes: the context and the numbers of the system calls, or the pipes to
+    # and from the workers. Whether waiting is timed.
+    "way context call_submit call_events ask answer measure "
     # Pages ever requested, requests that did not go on where the one before ended, the page after
     # the last requested, time spent waiting, time spent joining what was read.
     "pages_read seeks next wait_ns join_ns "
@@ -81,6 +109,93 @@ def in_flight(ring: Any) -> int:
     return ring.submitted - ring.taken
 
 
+@kernel
+def read_rest(ring: Any, request: int) -> None:
+    """Read what a request still lacks, check its pages, and note how that went."""
+    page_bytes = ring.page_bytes
+    file, target = np.int32(load_i64(request + REQ_FILE)), load_i64(request + REQ_BUFFER)
+    count, local = load_i64(request + REQ_COUNT), load_i64(request + REQ_LOCAL)
+    wanted, done = count * page_bytes, load_i64(request + REQ_DONE)
+    status = np.int64(DONE)
+    while done < wanted:
+        got = sys_pread(file, target + done, wanted - done, local * page_bytes + done)
+        if got < 0:
+            error = np.int64(load_i32(sys_errno()))
+            if error == EINTR:
+                continue
+            ring.error_number = error
+            ring.error_page = load_i64(request + REQ_FIRST)
+            status = np.int64(FAILED)
+            break
+        if got == 0:
+            ring.error_page = load_i64(request + REQ_FIRST) + done // page_bytes
+            status = np.int64(CUT_SHORT)
+            break
+        done += got
+    if status == DONE and ring.checked != 0:
+        first = load_i64(request + REQ_FIRST)
+        for i in range(count):
+            marks, bit = ring.checked + ((first + i) >> 3), np.uint8(1 << ((first + i) & 7))
+            if load_u8(marks) & bit != 0:
+                continue
+            if not check_page(target + i * page_bytes, page_bytes, local + i):
+                ring.error_page = first + i
+                status = np.int64(BAD_PAGE)
+                break
+            # Another reader may set a bit beside it at the same time, and one be lost: then that
+            # page is checked once more.
+            store_u8(marks, np.uint8(load_u8(marks) | bit))
+    store_i64(request + REQ_STATUS, status)
+
+
+@inlined
+def start_reading(ring: Any, request: int, number: int) -> None:
+    """Have a request's pages read, without waiting for them."""
+    file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
+    offset, wanted = load_i64(request + REQ_LOCAL) * size, load_i64(request + REQ_COUNT) * size
+    if ring.way == ADVISED:
+        store_i64(ring.message, load_i64(request + REQ_BUFFER))
+        store_i64(ring.message + 8, wanted)
+        got = max(sys_preadv2(file, ring.message, np.int32(1), offset, np.int32(NO_WAIT)), 0)
+        store_i64(request + REQ_DONE, got)
+        if got < wanted:
+            sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
+        else:
+            read_rest(ring, request)
+    elif ring.way == ASYNC:
+        iocb = ring.iocbs + 8 * IOCB_WORDS * number
+        store_i64(iocb, number)
+        store_i32(iocb + 20, file)
+        store_i64(iocb + 24, load_i64(request + REQ_BUFFER))
+        store_i64(iocb + 32, wanted)
+        store_i64(iocb + 40, offset)
+        store_i64(ring.message, iocb)
+        if sys_call(ring.call_submit, ring.context, 1, ring.message, 0, 0) != 1:
+            # It may be refused for lack of resources; then this one is read the plain way.
+            read_rest(ring, request)
+    else:
+        store_i64(ring.message, number)
+        sys_write(np.int32(ring.ask), ring.message, 8)
+
+
+@inlined
+def await_reading(ring: Any, request: int) -> None:
+    """Wait until something has been read, if not yet the request's pages."""
+    if ring.way == ADVISED:
+        read_rest(ring, request)
+    elif ring.way == ASYNC:
+        events = ring.message + 24
+        count = sys_call(ring.call_events, ring.context, 1, REQUESTS, events, 0)
+        for i in range(max(count, 0)):
+            event = events + 8 * EVENT_WORDS * i
+            finished = ring.requests + 8 * REQUEST_WORDS * load_i64(event)
+            # Whatever did not arrive, also after an error, is read the plain way, which tells why.
+            store_i64(finished + REQ_DONE, max(load_i64(event + 16), 0))
+            read_rest(ring, finished)
+    else:
+        sys_read(np.int32(ring.answer), ring.message + 24, 8 * REQUESTS)
+
+
 @inlined
 def submit(ring: Any, first: int, count: int) -> bool:
     """Ask for a run of pages of one shard; False while there is no room for it."""
@@ -104,8 +219,9 @@ def submit(ring: Any, first: int, count: int) -> bool:
     store_i64(request + REQ_HELD, padding + count)
     store_i64(request + REQ_FILE, at(ring.files, shard))
     store_i64(request + REQ_LOCAL, local)
+    store_i64(request + REQ_DONE, 0)
     store_i64(request + REQ_STATUS, PENDING)
-    store_i64(ring.message, ring.submitted % REQUESTS)
+    start_reading(ring, request, ring.submitted % REQUESTS)
     ring.write = start + count
     ring.used += padding + count
     ring.submitted += 1
@@ -113,7 +229,6 @@ def submit(ring: Any, first: int, count: int) -> bool:
     if ring.next != first:
         ring.seeks += 1
     ring.next = first + count
-    sys_write(np.int32(ring.ask), ring.message, 8)
     return True
 
 
@@ -125,7 +240,7 @@ def oldest(ring: Any) -> int:
         clock = ring.message + 8
         start = now_ns(clock) if ring.measure != 0 else np.int64(0)
         while load_i64(request + REQ_STATUS) == PENDING:
-            sys_read(np.int32(ring.answer), ring.message + 24, 8 * REQUESTS)
+            await_reading(ring, request)
         if ring.measure != 0:
             ring.wait_ns += now_ns(clock) - start
     status = load_i64(request + REQ_STATUS)
@@ -145,44 +260,11 @@ def give_back(ring: Any) -> None:
 @kernel
 def work(ring: Any, ask: int, answer: int, message: _I64) -> None:
     """Body of a worker thread: serve requests until the number -1 comes."""
-    page_bytes = ring.page_bytes
     box = message.ctypes.data
     while True:
         if sys_read(np.int32(ask), box, 8) != 8:
             continue
-        number = message[0]
-        if number < 0:
+        if message[0] < 0:
             return
-        request = request_at(ring, number)
-        target = load_i64(request + REQ_BUFFER)
-        count, local = load_i64(request + REQ_COUNT), load_i64(request + REQ_LOCAL)
-        wanted = count * page_bytes
-        status, done = np.int64(DONE), np.int64(0)
-        while done < wanted:
-            got = sys_pread(
-                np.int32(load_i64(request + REQ_FILE)),
-                target + done,
-                wanted - done,
-                local * page_bytes + done,
-            )
-            if got < 0:
-                error = np.int64(load_i32(sys_errno()))
-                if error == EINTR:
-                    continue
-                ring.error_number = error
-                ring.error_page = load_i64(request + REQ_FIRST)
-                status = np.int64(FAILED)
-                break
-            if got == 0:
-                ring.error_page = load_i64(request + REQ_FIRST) + done // page_bytes
-                status = np.int64(CUT_SHORT)
-                break
-            done += got
-        if status == DONE and ring.check != 0:
-            for i in range(count):
-                if not check_page(target + i * page_bytes, page_bytes, local + i):
-                    ring.error_page = load_i64(request + REQ_FIRST) + i
-                    status = np.int64(BAD_PAGE)
-                    break
-        store_i64(request + REQ_STATUS, status)
+        read_rest(ring, ring.requests + 8 * REQUEST_WORDS * message[0])
         sys_write(np.int32(answer), box, 8)

@@ -44,17 +44,30 @@ arrays with an entry per leaf. `starts` and `start_width` are for byte strings (
 `valid` is 0 where a leaf has no null, `skip` marks the leaf that key64 carries."""
 
 FIELDS = struct_type(
-    "count offset width strings string_at string_wanted nulls_at null_bytes blob_at record_bytes"
+    "count offset width strings string_at string_wanted nulls_at null_bytes blob_at record_bytes "
+    "blank"
 )
 """Leaves that are read from a record. `string_at` and `string_wanted` cover all byte strings of the
-record, wanted or not, because each lies behind those before it. `blob_at` is -1 without any."""
+record, wanted or not, because each lies behind those before it. `blob_at` is -1 without any.
+`blank` is the address of a record of nulls, which stands for no record at all."""
+
+PAIRS = 128
+"""Results noted before they are written: their records together fit the processor's first cache."""
+
+STAGED = PAIRS + 1
+"""Rows on their way through; one is used again only after everything noted before was written."""
 
 OUTPUT = struct_type(
-    "rows room heap_used heap_room address stream_nulls master_nulls seen_nulls heap",
+    "rows written room heap_used heap_room address stream_nulls master_nulls seen_nulls heap "
+    "pairs staged stage",
     stream=FIELDS,
 )
 """Where results go: one column per leaf, the stream's first, then the master's. Byte strings are
-staged in `heap`, row by row, and spread over their columns afterwards."""
+staged in `heap`, row by row, and spread over their columns afterwards.
+
+Results from number `written` to `rows` are only noted, in `pairs`: the addresses of the stream's
+row and of the master's record. Both must stay where they are until `write_out`. `staged` has places
+for rows that do not wait, taken in turn; `stage` is the next one."""
 
 
 @inlined
@@ -110,6 +123,39 @@ def pack_row(columns: Any, row: int, target: int) -> int:
             store_u32(field, np.uint32(length))
             blob += length
     return blob
+
+
+@inlined
+def pack_rows(columns: Any, first: int, count: int, targets: int) -> None:
+    """Write the records of neighbouring rows without byte strings, each at its own address.
+
+    Column by column: that takes a fraction of the time of `pack_row`.
+    """
+    for i in range(columns.null_bytes):
+        for k in range(count):
+            store_u8(at(targets, k) + columns.nulls_at + i, np.uint8(0))
+    for leaf in range(columns.count):
+        width, offset = at(columns.width, leaf), at(columns.offset, leaf)
+        origin = at(columns.data, leaf) + first * width
+        valid = at(columns.valid, leaf)
+        if valid != 0:
+            byte_at = columns.nulls_at + (leaf >> 3)
+            for k in range(count):
+                bit = at(columns.valid_bit, leaf) + first + k
+                if (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0:
+                    byte = at(targets, k) + byte_at
+                    store_u8(byte, np.uint8(load_u8(byte) | (1 << (leaf & 7))))
+        if at(columns.skip, leaf) != 0:
+            continue
+        if width == 8:
+            for k in range(count):
+                store_i64(at(targets, k) + offset, load_i64(origin + 8 * k))
+        elif width == 4:
+            for k in range(count):
+                store_i32(at(targets, k) + offset, load_i32(origin + 4 * k))
+        else:
+            for k in range(count):
+                copy_field(at(targets, k) + offset, origin + width * k, width)
 
 
 @inlined
@@ -183,46 +229,87 @@ def copy_wanted(fields: Any, record: int, blob: int, target: int) -> int:
 def emit(out: Any, row: int, row_blob: int, master: Any, record: int, record_blob: int) -> None:
     """Append one result: a stream row with a master record, or with none if `record` is 0.
 
-    The caller has made sure of the room, in rows and in the heap.
+    The caller has made sure of the room, in rows and in the heap. Byte strings are copied now, the
+    rest by `write_out`, which whoever emits calls before a row or a record goes.
     """
-    n = out.rows
-    stream = out.stream
+    if out.rows - out.written == PAIRS:
+        write_out(out, master)
+    pair = out.pairs + 16 * (out.rows - out.written)
+    store_i64(pair, row)
+    store_i64(pair + 8, record if record != 0 else master.blank)
+    if out.heap_room > 0:
+        start = out.heap + out.heap_used
+        end = start
+        if out.stream.strings > 0:
+            end += copy_wanted(out.stream, row, row_blob, end)
+        if master.strings > 0 and record != 0:
+            end += copy_wanted(master, record, record_blob, end)
+        out.heap_used += end - start
+    out.rows += 1
+
+
+@inlined
+def copy_column(target: int, width: int, origins: int, offset: int, count: int) -> None:
+    """Copy one value from each of some records (every second address from `origins` on)."""
+    if width == 8:
+        for k in range(count):
+            store_i64(target + 8 * k, load_i64(load_i64(origins + 16 * k) + offset))
+    elif width == 4:
+        for k in range(count):
+            store_i32(target + 4 * k, load_i32(load_i64(origins + 16 * k) + offset))
+    elif width > 16:
+        for k in range(count):
+            copy_bytes(target + width * k, load_i64(origins + 16 * k) + offset, width)
+    else:
+        for k in range(count):
+            copy_field(target + width * k, load_i64(origins + 16 * k) + offset, width)
+
+
+@inlined
+def copy_nulls(target: int, fields: Any, origins: int, count: int, seen: int) -> None:
+    """Copy the null bytes of some records; `seen` gathers those of all."""
+    size = fields.null_bytes
+    for i in range(size):
+        union = np.uint8(load_u8(seen + i))
+        for k in range(count):
+            byte = load_u8(load_i64(origins + 16 * k) + fields.nulls_at + i)
+            store_u8(target + size * k + i, byte)
+            union = np.uint8(union | byte)
+        store_u8(seen + i, union)
+
+
+@kernel
+def write_out(out: Any, master: Any) -> None:
+    """Write the results that were noted, column by column; `master` reads their records."""
+    start, count, stream = out.written, out.rows - out.written, out.stream
+    if count == 0:
+        return
     for c in range(stream.count):
         width = at(stream.width, c)
-        copy_field(at(out.address, c) + n * width, row + at(stream.offset, c), width)
-    count = stream.null_bytes
-    for i in range(count):
-        byte = load_u8(row + stream.nulls_at + i)
-        store_u8(out.stream_nulls + n * count + i, byte)
-        store_u8(out.seen_nulls + i, np.uint8(load_u8(out.seen_nulls + i) | byte))
-    start = out.heap + out.heap_used
-    end = start
-    if stream.strings > 0:
-        end += copy_wanted(stream, row, row_blob, end)
+        target = at(out.address, c) + start * width
+        copy_column(target, width, out.pairs, at(stream.offset, c), count)
+    nulls = out.stream_nulls + start * stream.null_bytes
+    copy_nulls(nulls, stream, out.pairs, count, out.seen_nulls)
     if master.count > 0:
-        targets = out.address + 8 * stream.count
-        seen = out.seen_nulls + stream.null_bytes
-        count = master.null_bytes
-        if record != 0:
-            for c in range(master.count):
-                width = at(master.width, c)
-                copy_field(at(targets, c) + n * width, record + at(master.offset, c), width)
-            for i in range(count):
-                byte = load_u8(record + master.nulls_at + i)
-                store_u8(out.master_nulls + n * count + i, byte)
-                store_u8(seen + i, np.uint8(load_u8(seen + i) | byte))
-            if master.strings > 0:
-                end += copy_wanted(master, record, record_blob, end)
-        else:
-            for c in range(master.count):
-                width = at(master.width, c)
-                for i in range(width):
-                    store_u8(at(targets, c) + n * width + i, np.uint8(0))
-            for i in range(count):
-                store_u8(out.master_nulls + n * count + i, np.uint8(255))
-                store_u8(seen + i, np.uint8(255))
-    out.heap_used += end - start
-    out.rows = n + 1
+        for c in range(master.count):
+            width = at(master.width, c)
+            target = at(out.address, stream.count + c) + start * width
+            copy_column(target, width, out.pairs + 8, at(master.offset, c), count)
+        nulls = out.master_nulls + start * master.null_bytes
+        copy_nulls(nulls, master, out.pairs + 8, count, out.seen_nulls + stream.null_bytes)
+    out.written = out.rows
+
+
+@inlined
+def stage(out: Any) -> int:
+    """A place for a row that does not wait; `keep_staged` after something was emitted with it."""
+    return out.staged + out.stage * out.stream.record_bytes
+
+
+@inlined
+def keep_staged(out: Any) -> None:
+    """What was noted refers to the row staged last: the next one gets another place."""
+    out.stage = out.stage + 1 if out.stage + 1 < STAGED else np.int64(0)
 
 
 @inlined

@@ -63,10 +63,6 @@ Where there is a `queue`, it lists groups of `span` buckets in the order in whic
 empty; see `semistream.kernels.queue`."""
 
 
-PASSING = 0
-"""The slot for rows that do not wait."""
-
-
 @inlined
 def slot_address(waiting: Any, slot: int) -> int:
     """Where a slot lies."""
@@ -239,18 +235,23 @@ def free_blob(blocks: Any, first: int) -> None:
 
 
 @inlined
+def store_blob(waiting: Any, row: int, length: int) -> bool:
+    """Keep a row's byte strings, which lie in scratch memory; False if there is no room."""
+    first = put_blob(waiting.blocks, waiting.scratch, length)
+    store_i32(row + waiting.blob_at, np.int32(max(first, -1)))
+    return first != -2
+
+
+@inlined
 def write_slot(waiting: Any, columns: Any, row: int, slot: int) -> bool:
     """Write a stream row into a slot; False if its byte strings find no room."""
     address = slot_address(waiting, slot)
     length = pack_row(columns, row, address)
-    if waiting.blob_at >= 0:
-        scratch = waiting.scratch
-        if length > 0:
-            pack_blob(columns, row, scratch)
-        first = put_blob(waiting.blocks, scratch, length)
-        store_i32(address + waiting.blob_at, np.int32(max(first, -1)))
-        return first != -2
-    return True
+    if waiting.blob_at < 0:
+        return True
+    if length > 0:
+        pack_blob(columns, row, waiting.scratch)
+    return store_blob(waiting, address, length)
 
 
 @kernel

@@ -19,11 +19,11 @@ import pyarrow as pa
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
-from semistream.store.build import index_checksum, master_layout
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
-from semistream.store.manifest import Manifest, read_manifest
+from semistream.store.manifest import Manifest, ShardInfo, read_manifest
 from semistream.store.reader import DEFAULT_DEPTH, PageReader
+from semistream.store.writing import index_checksum, master_layout
 
 IO_MODES = ("buffered", "direct")
 
@@ -34,11 +34,13 @@ class FileMaster:
 
     Reading is safe from several threads and processes: nothing of an opened version ever changes.
     `io="direct"` bypasses the operating system's cache, so that memory is what the budget says.
+    With `shard` only the pages of that shard are known, as if they were the whole master.
     """
 
     path: Path
     manifest: Manifest
     io: str = "buffered"
+    shard: int | None = None
     spec: KeySpec = field(init=False)
     layout: RowLayout = field(init=False)
     index: Struct = field(init=False)
@@ -46,6 +48,7 @@ class FileMaster:
     _shard_start: npt.NDArray[np.int64] = field(init=False)
     _classes: npt.NDArray[np.uint8] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
+    _checked: npt.NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -67,19 +70,25 @@ class FileMaster:
         return self.manifest.page_bytes
 
     @property
+    def shards(self) -> tuple[ShardInfo, ...]:
+        """The shards that were opened."""
+        all_shards = self.manifest.shards
+        return all_shards if self.shard is None else (all_shards[self.shard],)
+
+    @property
     def pages(self) -> int:
-        """Pages of all shards."""
-        return self.manifest.pages
+        """Pages of the shards that were opened."""
+        return sum(shard.pages for shard in self.shards)
 
     @property
     def rows(self) -> int:
-        """Rows stored."""
-        return self.manifest.rows
+        """Rows in the shards that were opened."""
+        return sum(shard.rows for shard in self.shards)
 
     @property
     def data_bytes(self) -> int:
-        """Bytes of all pages: what a budget of "5%" is a share of."""
-        return self.manifest.data_bytes
+        """Bytes of the pages: what a budget of "5%" is a share of."""
+        return self.pages * self.page_bytes
 
     @property
     def most_rows_per_page(self) -> int:
@@ -89,7 +98,8 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        return int(self.index.array("first").nbytes + self._classes.nbytes + self._continued.nbytes)
+        marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
+        return int(self.index.array("first").nbytes + marks)
 
     @property
     def by_frequency(self) -> bool:
@@ -100,6 +110,16 @@ class FileMaster:
         """First page and the page after the last of every shard."""
         starts = self._shard_start.tolist()
         return list(pairwise(starts))
+
+    def borders(self, ranges: int) -> npt.NDArray[np.int64]:
+        """The key64 at which each of so many ranges of pages begins, but for the first.
+
+        Ranges go over all shards; each has about as many pages as the others.
+        """
+        index = self.index
+        firsts = np.sort(index.array("first").astype(np.int64)) + int(index.base)
+        at = np.arange(1, ranges) * len(firsts) // ranges
+        return firsts[at] if len(firsts) else np.empty(0, np.int64)
 
     def locate(
         self,
@@ -113,15 +133,17 @@ class FileMaster:
     def reader(
         self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
     ) -> PageReader:
-        """A reader with its own buffers and workers."""
+        """A reader with buffers of its own."""
         return PageReader(
             str(self.path),
             self._files,
             self._shard_start,
             self.page_bytes,
             buffer_pages,
+            direct=self.io == "direct",
             depth=depth,
             measure=measure,
+            checked=self._checked,
         )
 
     def read_page(self, number: int) -> npt.NDArray[np.uint8]:
@@ -133,7 +155,7 @@ class FileMaster:
             )
         shard = int(np.searchsorted(self._shard_start, number, side="right")) - 1
         local = number - int(self._shard_start[shard])
-        with (self.path / self.manifest.shards[shard].file).open("rb") as file:
+        with (self.path / self.shards[shard].file).open("rb") as file:
             file.seek(local * self.page_bytes)
             page = np.frombuffer(file.read(self.page_bytes), np.uint8)
         if len(page) < self.page_bytes:
@@ -155,7 +177,7 @@ class FileMaster:
         file ends before it.
         """
         chunk = max((4 << 20) // self.page_bytes, 1)
-        for shard, info in enumerate(self.manifest.shards):
+        for shard, info in enumerate(self.shards):
             base = int(self._shard_start[shard])
             with (self.path / info.file).open("rb") as file:
                 for first in range(0, info.pages, chunk):
@@ -212,7 +234,13 @@ class FileMaster:
         continued = rest[len(rest) - (0 if self.manifest.is_unique else pages) :]
         self._classes = rest[: len(rest) - len(continued)].copy()
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
+        if self.shard is not None:
+            pages = self.manifest.shards[self.shard].pages
+            begin = int(starts[self.shard])
+            first, continued = first[begin : begin + pages], continued[begin : begin + pages]
+            starts = np.array([0, pages], np.int64)
         self._shard_start, self._continued = starts, continued.copy()
+        self._checked = np.zeros((int(starts[-1]) + 7) // 8, np.uint8)
         base = int(first.min()) if pages else 0
         narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
         return Struct(
@@ -231,17 +259,21 @@ class FileMaster:
         """What the index has besides in a master in frequency order."""
         if not self.by_frequency:
             return {}
-        segments = 8 * (CLASSES * len(self.manifest.shards) + 1)
+        words = CLASSES * len(self.manifest.shards) + 1
+        starts = self._classes[: 8 * words].view(np.int64)
+        if self.shard is not None:
+            first = CLASSES * self.shard
+            starts = starts[first : first + CLASSES + 1] - starts[first]
         return {
-            "segment_start": self._classes[:segments],
-            "class_of": self._classes[segments:],
+            "segment_start": starts,
+            "class_of": self._classes[8 * words :],
             "class_parts": self.manifest.class_parts,
         }
 
     def _open_files(self) -> None:
         direct = self.io == "direct"
         flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
-        for first, shard in zip(self._shard_start.tolist(), self.manifest.shards, strict=False):
+        for first, shard in zip(self._shard_start.tolist(), self.shards, strict=False):
             file = self.path / shard.file
             try:
                 descriptor = os.open(file, flags)
@@ -279,14 +311,27 @@ def _close_all(files: list[int]) -> None:
         os.close(files.pop())
 
 
-def open_master(path: str | Path, *, io: str = "buffered") -> FileMaster:
+def open_master(
+    path: str | Path,
+    *,
+    io: str = "buffered",
+    version: int | None = None,
+    shard: int | None = None,
+) -> FileMaster:
     """Open the current version of a master: its index is read, its pages stay on disk.
 
     `io="direct"` reads past the operating system's cache, for benchmarks and for machines that have
-    no memory to spare; "buffered" lets free memory help.
+    no memory to spare; "buffered" lets free memory help. `version` opens an earlier one that is
+    still there, `shard` one shard alone, counted from 0.
     """
     if io not in IO_MODES:
         raise OptionError(
             f"io={io!r} is not a way to read pages", hint=f"use one of {', '.join(IO_MODES)}"
         )
-    return FileMaster(Path(path), read_manifest(path), io)
+    manifest = read_manifest(path, version)
+    if shard is not None and not 0 <= shard < len(manifest.shards):
+        raise OptionError(
+            f"there is no shard {shard} in {str(path)!r}, which has {len(manifest.shards)}",
+            hint="shards are counted from 0",
+        )
+    return FileMaster(Path(path), manifest, io, shard)

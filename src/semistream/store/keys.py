@@ -109,7 +109,7 @@ class KeySpec:
         valid, nulls = _validity(columns, length)
         if self.is_number:
             return Keys(read_only(_numbers(columns[0])), valid, nulls)
-        packed = self._layout.columns(pa.RecordBatch.from_arrays(list(columns), schema=self.schema))
+        packed = self._layout.columns(columns)
         size = packed_size(packed.columns.kernel, 0, length)
         data, starts = np.empty(size, np.uint8), np.empty(length + 1, np.int64)
         pack_records(packed.columns.kernel, 0, length, starts, data)

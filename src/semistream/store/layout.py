@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +101,22 @@ class RowLayout:
         """Whether a row has byte strings besides its record."""
         return self.blob_offset >= 0
 
+    @cached_property
+    def leaf_offsets(self) -> _I64:
+        """Where each leaf lies, for kernels."""
+        return _i64(self.offsets)
+
+    @cached_property
+    def leaf_widths(self) -> _I64:
+        """Bytes of each leaf, 0 for byte strings, for kernels."""
+        return leaf_widths(self.leaves)
+
+    @cached_property
+    def leaf_skips(self) -> _I64:
+        """1 for the leaves of the folded column, for kernels."""
+        folded = self.leaf_range(self.folded) if self.folded is not None else range(0)
+        return _i64(int(i in folded) for i in range(len(self.leaves)))
+
     def leaf_range(self, column: str) -> range:
         """The leaves of a column, by number."""
         at = 0
@@ -129,12 +146,13 @@ class RowLayout:
             null_bytes=self.null_bytes,
             blob_at=self.blob_offset,
             record_bytes=self.record_bytes,
+            blank=blank_record(self.record_bytes, self.nulls_offset, self.null_bytes),
         )
 
-    def columns(self, batch: pa.RecordBatch) -> PackedColumns:
+    def columns(self, columns: Sequence[pa.Array]) -> PackedColumns:
         """The addresses of a batch's leaves, for kernels that write records."""
         arrays: list[pa.Array] = []
-        for codec, column in zip(self.codecs, batch.columns, strict=True):
+        for codec, column in zip(self.codecs, columns, strict=True):
             arrays += codec.encode(column)
         return pack_columns(self, arrays)
 
@@ -199,6 +217,11 @@ class PackedColumns(NamedTuple):
     alive: list[pa.Array]
 
 
+def leaf_widths(leaves: Sequence[Leaf]) -> _I64:
+    """Bytes of each leaf, 0 for byte strings, for kernels."""
+    return _i64(leaf.width_bytes for leaf in leaves)
+
+
 def leaf_columns(
     leaves: Sequence[Leaf], arrays: Sequence[pa.Array], **record: Any
 ) -> PackedColumns:
@@ -226,7 +249,6 @@ def leaf_columns(
         start_width=start_width,
         valid=valid,
         valid_bit=valid_bit,
-        width=_i64(leaf.width_bytes for leaf in leaves),
         **record,
     )
     return PackedColumns(columns, list(arrays))
@@ -234,12 +256,12 @@ def leaf_columns(
 
 def pack_columns(layout: RowLayout, arrays: Sequence[pa.Array]) -> PackedColumns:
     """Addresses of leaf arrays in the order of the layout's leaves."""
-    folded = set(layout.leaf_range(layout.folded)) if layout.folded is not None else set()
     return leaf_columns(
         layout.leaves,
         arrays,
-        offset=_i64(layout.offsets),
-        skip=_i64(int(i in folded) for i in range(len(arrays))),
+        offset=layout.leaf_offsets,
+        width=layout.leaf_widths,
+        skip=layout.leaf_skips,
         nulls_at=layout.nulls_offset,
         null_bytes=layout.null_bytes,
         blob_at=layout.blob_offset,
@@ -271,6 +293,13 @@ def _leaf_array(
     np.cumsum(lengths, out=starts[1:])
     buffers = [validity, pa.py_buffer(starts), values.data]
     return pa.Array.from_buffers(values.leaf.type, length, buffers, null_count)
+
+
+def blank_record(record_bytes: int, nulls_at: int, null_bytes: int) -> npt.NDArray[np.uint8]:
+    """A record in which everything is null."""
+    record = np.zeros(record_bytes, np.uint8)
+    record[nulls_at : nulls_at + null_bytes] = 255
+    return record
 
 
 def _i64(values: Iterable[int]) -> _I64:

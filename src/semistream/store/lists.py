@@ -10,7 +10,7 @@ from semistream.core.errors import SchemaError
 from semistream.kernels.jit import read_only
 from semistream.kernels.lists import measure_packed, measure_unpacked, pack_lists, unpack_lists
 from semistream.store.columns import ColumnCodec, Leaf, codec_for
-from semistream.store.layout import MOST_NARROW, leaf_columns
+from semistream.store.layout import MOST_NARROW, leaf_columns, leaf_widths
 
 _I64 = npt.NDArray[np.int64]
 
@@ -47,7 +47,7 @@ class ListCodec(ColumnCodec):
             for codec, child in zip(self._items, children, strict=True)
             for leaf in codec.encode(child)
         ]
-        columns = leaf_columns(self._leaves, leaves)
+        columns = leaf_columns(self._leaves, leaves, width=leaf_widths(self._leaves))
         valid = array.is_valid()
         present = valid.cast(pa.uint8()).to_numpy()
         offsets = np.empty(rows + 1, np.int64)

@@ -8,6 +8,8 @@ A master is a directory:
                                 order where each class of each shard begins (16 words a shard and
                                 one more) and the class of every key; then, where keys repeat, a
                                 byte per page that says whether it continues a key
+    v1/MANIFEST.json            the same for this version alone, also when a later one is current
+    pins/                       which version a stream's micro-batch saw (`semistream.spark`)
 
 It is written last and put in place by a rename, so a store either opens completely or not at all.
 It carries a checksum of itself: a changed number in it would otherwise lose rows in silence.
@@ -95,8 +97,21 @@ def schema_to_text(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
+def version_directory(version: int) -> str:
+    """The name of the directory that holds a version's files."""
+    return f"v{version}"
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
-    """Publish: write beside, sync, rename, sync the directory."""
+    """Publish a version: first in its own directory, then as the current one.
+
+    Each is written beside, synced and renamed.
+    """
+    _write(directory / version_directory(manifest.version), manifest)
+    _write(directory, manifest)
+
+
+def _write(directory: Path, manifest: Manifest) -> None:
     beside = directory / (MANIFEST + ".new")
     plain = asdict(manifest)
     with beside.open("w") as file:
@@ -112,13 +127,21 @@ def _checksum(plain: dict[str, Any]) -> str:
     return f"{int(checksum(np.frombuffer(text.encode(), np.uint8))):016x}"
 
 
-def read_manifest(path: str | Path) -> Manifest:
-    """The manifest of a master, or an error that says what is there instead."""
+def read_manifest(path: str | Path, version: int | None = None) -> Manifest:
+    """The manifest of a master, or an error that says what is there instead.
+
+    It is that of the current version, or of the one asked for.
+    """
     directory = Path(path)
-    file = directory / MANIFEST
+    file = directory / (version_directory(version) if version is not None else "") / MANIFEST
     try:
         plain = json.loads(file.read_text())
     except (FileNotFoundError, NotADirectoryError):
+        if version is not None and (directory / MANIFEST).exists():
+            raise StoreError(
+                f"{str(path)!r} has no version {version} any more",
+                hint="keep the versions that running queries use, or start with the current one",
+            ) from None
         if not directory.exists():
             raise StoreError(
                 f"there is no master at {str(path)!r}",

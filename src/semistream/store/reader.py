@@ -1,21 +1,29 @@
-"""Worker threads behind a ring of page buffers; see `semistream.kernels.reading`."""
+"""A ring of page buffers and what fills it; see `semistream.kernels.reading`."""
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.core.errors import CorruptPageError, StoreError
 from semistream.kernels.reading import (
+    ADVISED,
+    ASYNC,
     BAD_PAGE,
     CUT_SHORT,
+    EVENT_WORDS,
+    IOCB_WORDS,
     REQUEST_WORDS,
     REQUESTS,
     RING,
+    WORKERS,
     work,
 )
 from semistream.kernels.region import Region
@@ -24,11 +32,18 @@ from semistream.kernels.struct import Struct
 DEFAULT_DEPTH = 16
 """Reads in flight: disks of today gain up to 8 to 16, and lose beyond."""
 
+IO_SETUP, IO_DESTROY, IO_SUBMIT, IO_EVENTS = range(4)
+_CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
+"""Numbers of the system calls for asynchronous reads, by kind of processor."""
+
 
 class PageReader:
     """Reads runs of pages ahead for one join; `ring` is handed to its kernels.
 
-    `buffer_pages` bounds the memory; it must hold the longest run. Close it when the join ends.
+    `buffer_pages` bounds the memory; it must hold the longest run. `direct` says that the files
+    were opened for direct reads: those are done asynchronously by the operating system, or by
+    threads where it does not let us. `checked` has a bit per page, set once it was checked; without
+    it no page is. Close it when the join ends.
     """
 
     def __init__(
@@ -39,40 +54,35 @@ class PageReader:
         page_bytes: int,
         buffer_pages: int,
         *,
+        direct: bool = False,
         depth: int = DEFAULT_DEPTH,
         measure: bool = True,
-        check: bool = True,
+        checked: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
         self._name = name
         self._region = Region(buffer_pages * page_bytes)
-        ask_out, ask_in = os.pipe()
-        answer_out, answer_in = os.pipe()
         self.ring = Struct(
             RING,
             buffer=self._region.bytes,
             requests=np.zeros(REQUESTS * REQUEST_WORDS, np.int64),
             files=np.array(files, np.int64),
             shard_start=shard_start,
-            message=np.zeros(3 + REQUESTS, np.int64),
+            message=np.zeros(3 + REQUESTS * EVENT_WORDS, np.int64),
             ring_pages=buffer_pages,
             page_bytes=page_bytes,
             depth=depth,
-            ask=ask_in,
-            answer=answer_out,
-            check=check,
+            way=ADVISED,
+            checked=checked if checked is not None else 0,
             measure=measure,
             next=-1,
         )
-        self._threads = []
-        for _ in range(depth):
-            arguments = (self.ring.kernel, ask_out, answer_in, np.zeros(1, np.int64))
-            thread = threading.Thread(target=work, args=arguments, daemon=True)
-            thread.start()
-            self._threads.append(thread)
-        pipes = (ask_in, ask_out, answer_in, answer_out)
-        self._end = weakref.finalize(self, _stop, ask_in, self._threads, pipes)
+        stop: Callable[[], None] = _nothing
+        if direct:
+            stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
+        # What is being read goes into the buffer: it must not go before reading has stopped.
+        self._end = weakref.finalize(self, _stop, stop, self._region)
 
     @property
     def buffer_bytes(self) -> int:
@@ -125,15 +135,51 @@ class PageReader:
         )
 
     def close(self) -> None:
-        """Stop the workers and free the pipes."""
+        """Stop reading."""
         self._end()
 
 
-def _stop(ask_in: int, threads: list[threading.Thread], pipes: tuple[int, ...]) -> None:
-    stop = (-1).to_bytes(8, "little", signed=True)
-    for _ in threads:
-        os.write(ask_in, stop)
-    for thread in threads:
-        thread.join()
-    for pipe in pipes:
-        os.close(pipe)
+def _nothing() -> None:
+    """Advised reads need no end."""
+
+
+def _stop(stop: Callable[[], None], buffer: Region) -> None:
+    stop()
+
+
+def _read_asynchronously(ring: Struct) -> Callable[[], None] | None:
+    """Set the ring up for asynchronous reads; how to end them, None if there are none here."""
+    calls = _CALLS.get(platform.machine())
+    if calls is None or platform.system() != "Linux":
+        return None
+    system_call = ctypes.CDLL(None, use_errno=True).syscall
+    context = ctypes.c_ulong(0)
+    if system_call(calls[IO_SETUP], REQUESTS, ctypes.byref(context)) != 0:
+        return None
+    ring.way, ring.context = ASYNC, context.value
+    ring.call_submit, ring.call_events = calls[IO_SUBMIT], calls[IO_EVENTS]
+    ring.iocbs = np.zeros(REQUESTS * IOCB_WORDS, np.int64)
+    return lambda: system_call(calls[IO_DESTROY], context)
+
+
+def _start_workers(ring: Struct, count: int) -> Callable[[], None]:
+    """Start threads that read; how to end them."""
+    ask_out, ask_in = os.pipe()
+    answer_out, answer_in = os.pipe()
+    ring.way, ring.ask, ring.answer = WORKERS, ask_in, answer_out
+    threads = []
+    for _ in range(count):
+        arguments = (ring.kernel, ask_out, answer_in, np.zeros(1, np.int64))
+        thread = threading.Thread(target=work, args=arguments, daemon=True)
+        thread.start()
+        threads.append(thread)
+
+    def stop() -> None:
+        for _ in threads:
+            os.write(ask_in, (-1).to_bytes(8, "little", signed=True))
+        for thread in threads:
+            thread.join()
+        for pipe in (ask_in, ask_out, answer_in, answer_out):
+            os.close(pipe)
+
+    return stop

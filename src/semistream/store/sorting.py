@@ -1,7 +1,7 @@
 """Sorting packed rows outside of memory, by DuckDB.
 
-Rows come and go as (segment, key64, row). A segment is a shard or, in frequency order, one of the
-shard's classes of frequency. DuckDB moves values in blocks of 2048, so long rows would
+Rows come and go as (shard, key64, row); in frequency order they come with their frequency and go
+with their class. DuckDB moves values in blocks of 2048, so long rows would
 need much memory: they go to a file of their own, only their places are sorted, and they are fetched
 in that order. A row of several kilobytes is worth a read of its own; short rows are not.
 """
@@ -24,7 +24,7 @@ from semistream.core.errors import OptionError
 from semistream.kernels.pages import CLASSES
 from semistream.kernels.rows import fetch_rows
 
-PACKED = pa.schema([("segment", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
+PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
 FREQUENCY = pa.field("frequency", pa.float64())
 BATCH_BYTES = 16 << 20
 """Rows come back in batches of about this size at most."""
@@ -33,7 +33,7 @@ LONG_ROW_BYTES = 4096
 LEAST_SORT_BYTES = 100_000_000
 
 _PLACES = pa.schema(
-    [("segment", pa.int32()), ("key64", pa.int64()), ("place", pa.int64()), ("length", pa.int64())]
+    [("shard", pa.int32()), ("key64", pa.int64()), ("place", pa.int64()), ("length", pa.int64())]
 )
 
 
@@ -41,21 +41,21 @@ LEAST_CLASS_ROWS = 64
 """Rows that the most frequent class has at least, if there are so many."""
 
 _CLASSIFIED = f"""(
-    SELECT * EXCLUDE (segment), CAST({CLASSES} * segment + {CLASSES - 1} - least(
+    SELECT *, CAST({CLASSES - 1} - least(
         floor(log2(rows / rank)), floor(log2(greatest(rows / {LEAST_CLASS_ROWS}, 1))), {CLASSES - 1}
-    ) AS INTEGER) AS segment
+    ) AS INTEGER) AS class
     FROM (
-        SELECT *, rank() OVER (PARTITION BY segment ORDER BY total DESC, key64) AS rank
+        SELECT *, rank() OVER (PARTITION BY shard ORDER BY total DESC, key64) AS rank
         FROM (
             SELECT *,
-                sum(frequency) OVER (PARTITION BY segment, key64) AS total,
-                count(*) OVER (PARTITION BY segment) AS rows
+                sum(frequency) OVER (PARTITION BY shard, key64) AS total,
+                count(*) OVER (PARTITION BY shard) AS rows
             FROM packed
         )
     )
 )"""
-"""Rows with their class: by its total frequency a key is in the less frequent half of its shard, in
-that of the other half, and so on. All rows of a key have one total, so they stay together."""
+"""Rows with their class: by its total frequency a key is in the less frequent half of its shard,
+in that of the other half, and so on. All rows of a key have one total, so they stay together."""
 
 
 def sort_rows(
@@ -66,10 +66,10 @@ def sort_rows(
     by_row: bool,
     by_frequency: bool = False,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Batches of `PACKED` in the order (segment, key64), and then by row if that is asked for.
+    """Batches of `PACKED` in the order (shard, key64), and then by row if that is asked for.
 
-    With `by_frequency` batches come with that column and a shard as their segment, and go with
-    classes as segments. Errors of `batches` come through as they are. `scratch` is a directory for
+    With `by_frequency` batches come with that column and go with a column `class`, in the order
+    (shard, class, key64). Errors of `batches` come through as they are. `scratch` is a directory for
     what does not fit into memory.
     """
     source = _Watched(batches)
@@ -108,9 +108,10 @@ def sort_rows(
 
 
 def _query(wanted: pa.Schema, last: str, by_frequency: bool) -> str:
+    classes = ["class"] if by_frequency else []
     rows = _CLASSIFIED if by_frequency else "packed"
-    order = ["segment", "key64", *([last] if last else [])]
-    return f"SELECT {', '.join(wanted.names)} FROM {rows} ORDER BY {', '.join(order)}"
+    order = ["shard", *classes, "key64", *([last] if last else [])]
+    return f"SELECT {', '.join([*wanted.names, *classes])} FROM {rows} ORDER BY {', '.join(order)}"
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -182,7 +183,7 @@ class _RowFile:
                 view = view[os.write(self._file, view) :]
             places = pa.array(starts[:-1] - starts[0] + self._end)
             self._end += int(starts[-1] - starts[0])
-            columns = [batch.column("segment"), batch.column("key64"), places]
+            columns = [batch.column("shard"), batch.column("key64"), places]
             columns += [pa.array(np.diff(starts)), *batch.columns[len(PACKED) :]]
             more = list(batch.schema)[len(PACKED) :]
             yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([*_PLACES, *more]))
@@ -203,8 +204,10 @@ class _RowFile:
             buffers = [None, pa.py_buffer(starts), pa.py_buffer(data)]
             row = pa.Array.from_buffers(pa.large_binary(), end - done, buffers)
             part = places.slice(done, end - done)
-            columns = [part.column("segment"), part.column("key64"), row]
-            yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+            columns = [part.column("shard"), part.column("key64"), row]
+            columns += part.columns[len(_PLACES) :]
+            more = list(part.schema)[len(_PLACES) :]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([*PACKED, *more]))
             done = end
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """Seeded, streaming generators of the papers' workloads."""
 
+from semistream.workloads.arrivals import Arrivals
 from semistream.workloads.bursty import bursty_counts
 from semistream.workloads.permutation import permute, unpermute
 from semistream.workloads.products import (
@@ -13,6 +14,7 @@ from semistream.workloads.products import (
 from semistream.workloads.zipf import zipf_ranks
 
 __all__ = [
+    "Arrivals",
     "Placement",
     "bursty_counts",
     "permute",

@@ -1,0 +1,67 @@
+"""Each micro-batch joined completely within itself; stateless for Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+
+from semistream.joins.api import run
+from semistream.spark.dead import DeadLetters
+from semistream.spark.metrics import record, type_of_records
+from semistream.spark.packing import PACKED, unpacked
+from semistream.spark.schemas import shaped
+from semistream.spark.worker import Recipe, borrowed
+
+
+class DrainedJoin:
+    """What `mapInArrow` calls in every task: the rows of a partition in, their results out.
+
+    The rows come as they are or packed. `by_shard` says that all of them belong to one shard of the
+    master, whose number is their part; the operator then knows only that shard.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        accumulator: Accumulator[type_of_records],
+        *,
+        packed: bool = False,
+        by_shard: bool = False,
+    ) -> None:
+        self.recipe = recipe
+        self.accumulator = accumulator
+        self.packed = packed
+        self.by_shard = by_shard
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches, None)
+        while first is not None and first.num_rows == 0:
+            first = next(batches, None)
+        if first is None:
+            return
+        shard = first.column(PACKED.names.index("part"))[0].as_py() if self.by_shard else None
+        recipe = self.recipe
+        with borrowed(recipe, shard) as held:
+            operator, before = held.operator, held.operator.stats
+            dead = DeadLetters(recipe)
+            for result in run(operator, dead.sorted_out(self._rows(_chained(first, batches)))):
+                yield dead.marked_alive(result)
+                yield from dead.taken()
+            yield from dead.taken()
+            did = operator.stats.since(before)
+            record(self.accumulator, recipe, held.version, did, dead.rows)
+
+    def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = self.recipe.stream_schema
+        if not self.packed:
+            return (shaped(batch, schema) for batch in batches)
+        column = PACKED.names.index("data")
+        values = (value.as_buffer() for batch in batches for value in batch.column(column))
+        return unpacked(values, schema)
+
+
+def _chained(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

@@ -1,0 +1,203 @@
+"""`enrich`: a DataFrame joined with a master on disk, within a number of bytes."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
+
+from semistream.core.budget import format_bytes, parse_bytes, type_of_size
+from semistream.core.errors import BudgetError, OptionError
+from semistream.joins.binding import On
+from semistream.joins.registry import make_join
+from semistream.spark.drained import DrainedJoin
+from semistream.spark.metrics import JOIN_NAME, new_accumulator
+from semistream.spark.packing import PACKED, Packer
+from semistream.spark.schemas import arrow_schema, spark_schema
+from semistream.spark.waiting import held_back
+from semistream.spark.worker import Recipe
+from semistream.store.file import open_master
+
+_UNITS_MS = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
+_UNITS_MS |= {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+
+POOL = "SEMISTREAM_JOIN"
+"""The variable in the environment of Python workers that makes a pool of its own."""
+
+_numbers = itertools.count()
+
+
+def enrich(
+    df: DataFrame,
+    master: str | Path,
+    on: On,
+    *,
+    how: str = "inner",
+    algorithm: str = "auto",
+    memory: type_of_size = "64MB",
+    columns: Sequence[str] | None = None,
+    max_wait: str | None = None,
+    dead_letters: str | None = None,
+    tasks: int | None = None,
+    by_shard: bool = False,
+    io: str = "buffered",
+    **options: Any,
+) -> DataFrame:
+    """Join a batch or streaming DataFrame with a master, as `semistream.join` does.
+
+    `master` is the path of a master that all executors can read; a stream also writes small notes
+    in its directory `pins`, so that all tasks of a micro-batch, and a replay, see one version.
+    `on`, `how`, `algorithm`, `columns` and `options` are those of `semistream.join`. `memory` is
+    the budget of the whole join, divided among the `tasks` that run at once (the session's default
+    parallelism, if left out): bytes, "64MB" or "5%" of the master.
+
+    With `max_wait=None` every micro-batch is joined completely within itself. With a duration such
+    as "10 seconds" rows of a stream may wait, as Spark's state, until reading their part of the
+    master is worth it, and never longer than that plus one trigger.
+
+    `dead_letters` names an extra column of the results: rows that cannot be processed (a null key,
+    strings too long for the memory) come out with the reason there, all others with a null. Without
+    it a null key simply has no partner, and strings that are too long stop the query.
+
+    `by_shard` sends rows to tasks by the shards of the master, so that a task needs the index and
+    the cache of its shard only. It costs a shuffle, and pays for large clusters.
+
+    The schema of the result is known at once; nothing runs before an action or a query starts.
+    """
+    path = str(Path(master).absolute())
+    schema = arrow_schema(df.schema)
+    context = df.sparkSession.sparkContext
+    wait_ms = None if max_wait is None else _milliseconds(max_wait)
+    with open_master(path, io=io) as opened:
+        shards = len(opened.manifest.shards)
+        parallel = _parallel(context, tasks)
+        limit = parse_bytes(memory, of=opened.data_bytes)
+        operators = shards if by_shard else parallel
+        share = limit // operators
+        with open_master(path, io=io, shard=0 if by_shard else None) as part:
+            result = _checked(
+                algorithm, part, operators, limit, on=on, schema=schema, how=how, memory=share,
+                columns=columns, **options,
+            )  # fmt: skip
+        version = opened.manifest.version
+    if by_shard and wait_ms is not None:
+        raise OptionError("by_shard does not go with max_wait", hint="leave one of them out")
+    if wait_ms is not None and not df.isStreaming:
+        raise OptionError(
+            f"max_wait={max_wait!r} is for streams, and this DataFrame is not one",
+            hint="leave max_wait out: a batch is joined completely anyway",
+        )
+    output, key_names = result
+    if dead_letters is not None:
+        if dead_letters in output.names:
+            raise OptionError(
+                f"dead_letters={dead_letters!r} is a column of the result already",
+                hint="choose another name",
+            )
+        nullable = [field.with_nullable(True) for field in output]
+        output = pa.schema([*nullable, pa.field(dead_letters, pa.string())])
+    spark_output, arrow_output = spark_schema(output)
+    recipe = Recipe(
+        name=f"semistream-{next(_numbers)}",
+        master=path,
+        on=on,
+        key_names=key_names,
+        how=how,
+        algorithm=algorithm,
+        memory_bytes=share,
+        columns=None if columns is None else tuple(columns),
+        io=io,
+        options=options,
+        stream_schema=schema,
+        output_schema=arrow_output,
+        version=version,
+        keep=max(shards // parallel, 1) if by_shard else 1,
+        dead_letters=dead_letters,
+    )
+    return _planned(df, recipe, spark_output, parallel, shards if by_shard else None, wait_ms)
+
+
+def _planned(
+    df: DataFrame,
+    recipe: Recipe,
+    output: StructType,
+    parallel: int,
+    shards: int | None,
+    wait_ms: int | None,
+) -> DataFrame:
+    """The plan: rows as they are, by shard, or when they have waited; then the join."""
+    accumulator = new_accumulator(df.sparkSession.sparkContext, recipe.name)
+    if shards is not None:
+        packer = Packer(recipe, tuple(range(shards)))
+        rows = df.mapInArrow(packer, spark_schema(PACKED)[0]).repartitionById(shards, "part")
+    elif wait_ms is not None:
+        rows = held_back(df, recipe, accumulator, parallel, wait_ms)
+    else:
+        # No shuffle: rows are joined where they are.
+        rows = df.coalesce(parallel)
+    packed = shards is not None or wait_ms is not None
+    join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=shards is not None)
+    with _own_workers(df):
+        enriched = rows.mapInArrow(join, output)
+    setattr(enriched, JOIN_NAME, recipe.name)
+    return enriched
+
+
+def _checked(
+    algorithm: str, master: Any, operators: int, limit: int, **options: Any
+) -> tuple[pa.Schema, tuple[str, ...]]:
+    """The output's schema and the stream's key columns, after everything was checked to fit."""
+    try:
+        with closing(make_join(algorithm, master, **options)) as operator:
+            return operator.output_schema, operator.binding.key_names
+    except BudgetError as error:
+        raise BudgetError(
+            f"memory of {format_bytes(limit)} is divided among {operators} operators, and "
+            + error.message,
+            hint=f"give {operators} times as much, use fewer tasks=, or build the master with "
+            "shards= and use by_shard=True",
+        ) from error
+
+
+def _parallel(context: SparkContext, tasks: int | None) -> int:
+    if tasks is None:
+        return max(int(context.defaultParallelism), 1)
+    if tasks < 1:
+        raise OptionError(f"tasks={tasks} is not above zero", hint="leave it out")
+    return tasks
+
+
+def _milliseconds(duration: str) -> int:
+    match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
+    unit = None if match is None else _UNITS_MS.get(match[2].lower())
+    if match is None or unit is None:
+        raise OptionError(
+            f"max_wait={duration!r} is not a duration", hint='write "10 seconds" or "500 ms"'
+        )
+    return int(float(match[1]) * unit)
+
+
+@contextmanager
+def _own_workers(df: DataFrame) -> Iterator[None]:
+    """Functions made in here run in Python workers that only joins use.
+
+    Spark keeps a pool of workers per environment. In a pool of their own, joins find their
+    operators again, and there are never more workers than tasks that run at once: the budget holds.
+    A join of the results of another one runs in the same tasks, and gets the next pool.
+    """
+    plan = df._jdf.queryExecution().analyzed().toString()
+    environment = df.sparkSession.sparkContext.environment
+    environment[POOL] = str(plan.count(DrainedJoin.__name__))
+    try:
+        yield
+    finally:
+        del environment[POOL]

@@ -1,0 +1,240 @@
+"""Statistics of the tasks, brought to the driver and summed per micro-batch.
+
+Each task adds one record to an accumulator of its join, under the query, the micro-batch and the
+partition: a task that runs twice replaces its record instead of counting twice. Nothing travels
+with the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pyspark import SparkContext, TaskContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
+
+from semistream.core.budget import format_bytes
+from semistream.core.errors import OptionError
+from semistream.core.stats import JoinStats
+from semistream.spark.versions import micro_batch
+from semistream.spark.worker import Recipe, worker_name
+
+KEPT = 8
+"""Micro-batches of a query whose statistics the driver keeps."""
+
+WAITING = -2
+"""Stands for the micro-batch in records of rows that wait: they hold until the next such record,
+since a part of the stream without news has no task that could speak for it."""
+
+JOIN_NAME = "_semistream_join"
+"""The attribute of a DataFrame that `enrich` returned, by which its statistics are found."""
+
+logger = logging.getLogger("semistream.spark")
+
+
+class TaskKey(NamedTuple):
+    """What a task works on: the same for every attempt."""
+
+    query: str
+    batch: int
+    partition: int
+
+
+@dataclass(frozen=True)
+class TaskRecord:
+    """What one task did, and with which version of the master."""
+
+    worker: str
+    version: int
+    stats: JoinStats
+    how: str = "inner"
+    dead_rows: int = 0
+
+
+@dataclass
+class BatchStats:
+    """What the tasks of one micro-batch did together; `batch` is -1 for a batch DataFrame.
+
+    `join` sums their counters. Memory is summed over workers, each counted once however many tasks
+    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters.
+    """
+
+    batch: int
+    tasks: int
+    version: int
+    join: JoinStats
+    pairs: int = 0
+    dead_rows: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        """The figures under the names that lookup joins elsewhere use."""
+        join = self.join
+        return {
+            "numRecordsIn": join.rows_in,
+            "numRecordsOut": join.rows_out,
+            "hitCount": join.hits,
+            "missCount": join.misses,
+            "loadCount": join.requests,
+            "latestLoadTime": round(join.time_io_s * 1000, 3),
+            "numCachedRecords": join.cached_rows,
+            "numCachedBytes": join.bytes_by_component.get("cache", 0),
+            "numProbeSideRecordsBuffered": join.rows_waiting,
+            "numUnmatchedProbeRecords": join.rows_unmatched,
+            "avgJoinFanOut": self.pairs / join.rows_matched if join.rows_matched else 0.0,
+            "numDeadLetters": self.dead_rows,
+            "pagesRead": join.pages_read,
+            "bytesRead": join.bytes_read,
+            "budgetUsedBytes": join.bytes_in_use,
+            "budgetLimitBytes": join.bytes_limit,
+            "masterVersion": self.version,
+        }
+
+    def line(self) -> str:
+        """One line for a log."""
+        join = self.join
+        return (
+            f"batch {self.batch}: {join.rows_in:,} in, {join.rows_out:,} out, "
+            f"{join.rows_waiting:,} waiting, {join.hit_share:.1%} hits, "
+            f"{join.pages_read:,} pages read, {format_bytes(join.bytes_in_use)} of "
+            f"{format_bytes(join.bytes_limit)}, {self.dead_rows:,} dead, master v{self.version}"
+        )
+
+
+type_of_records = dict[TaskKey, TaskRecord]
+
+
+class _Latest(AccumulatorParam[type_of_records]):
+    """Keeps the records of the latest micro-batches of every query."""
+
+    def zero(self, value: type_of_records) -> type_of_records:
+        return {}
+
+    def addInPlace(self, value1: type_of_records, value2: type_of_records) -> type_of_records:
+        value1.update(value2)
+        newest: dict[str, int] = {}
+        for key in value1:
+            newest[key.query] = max(newest.get(key.query, key.batch), key.batch)
+        for key in list(value1):
+            if WAITING < key.batch <= newest[key.query] - KEPT:
+                del value1[key]
+        return value1
+
+
+@dataclass
+class _Driver:
+    """What the driver knows: the accumulator of every join."""
+
+    joins: dict[str, Accumulator[type_of_records]] = field(default_factory=dict)
+
+
+_driver = _Driver()
+
+
+def new_accumulator(context: SparkContext, name: str) -> Accumulator[type_of_records]:
+    """The accumulator of the join of this name."""
+    _driver.joins[name] = context.accumulator({}, _Latest())
+    return _driver.joins[name]
+
+
+def record(
+    accumulator: Accumulator[type_of_records],
+    recipe: Recipe,
+    version: int,
+    did: JoinStats,
+    dead_rows: int,
+) -> None:
+    """Called by a task at its end."""
+    context = TaskContext.get()
+    partition = 0 if context is None else context.partitionId()
+    query, batch = micro_batch() or (recipe.name, -1)
+    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows)
+    accumulator.add({TaskKey(query, batch, partition): done})
+
+
+def record_waiting(accumulator: Accumulator[type_of_records], part: int, rows: int) -> None:
+    """Called by a task when the number of rows that wait in a part of the stream may be another."""
+    query, _ = micro_batch() or ("", 0)
+    waiting = TaskRecord(f"part {part}", 0, JoinStats(rows_waiting=rows))
+    accumulator.add({TaskKey(query, WAITING, part): waiting})
+
+
+def stats(query: StreamingQuery | DataFrame) -> BatchStats:
+    """What the joins of a streaming query did in its latest micro-batch, summed over its tasks.
+
+    Also takes a batch DataFrame that `enrich` returned, after it was computed.
+    """
+    if isinstance(query, DataFrame):
+        name = getattr(query, JOIN_NAME, None)
+        if name is None:
+            raise OptionError(
+                "this DataFrame does not come from enrich",
+                hint="keep what enrich returned, and ask for its statistics",
+            )
+        return _summed(name, None)
+    return _summed(str(query.id), None)
+
+
+def _summed(query: str, batch: int | None) -> BatchStats:
+    found: list[tuple[TaskKey, TaskRecord]] = [
+        (key, one)
+        for accumulator in list(_driver.joins.values())
+        for key, one in list(accumulator.value.items())
+        if key.query == query and (batch is None or key.batch in (batch, WAITING))
+    ]
+    latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
+    records = [one for key, one in found if key.batch == latest]
+    join = sum_of_tasks(records)
+    join.rows_waiting += sum(one.stats.rows_waiting for key, one in found if key.batch == WAITING)
+    return BatchStats(
+        batch=latest,
+        tasks=len(records),
+        version=max((one.version for one in records), default=0),
+        join=join,
+        pairs=sum(_pairs(one) for one in records),
+        dead_rows=sum(one.dead_rows for one in records),
+    )
+
+
+def _pairs(one: TaskRecord) -> int:
+    if one.how not in ("inner", "left"):
+        return 0
+    return one.stats.rows_out - (one.stats.rows_unmatched if one.how == "left" else 0)
+
+
+def sum_of_tasks(records: Iterable[TaskRecord]) -> JoinStats:
+    """Counters summed over tasks; memory and cache over workers, of which the last word counts."""
+    records = list(records)
+    total = JoinStats.total(one.stats for one in records)
+    held = JoinStats.total({one.worker: one.stats for one in records}.values())
+    return total.with_holdings_of(held)
+
+
+class _Log(StreamingQueryListener):
+    """Writes a line per micro-batch in which an `enrich` worked."""
+
+    def onQueryStarted(self, event: Any) -> None: ...
+
+    def onQueryProgress(self, event: Any) -> None:
+        progress = event.progress
+        did = _summed(str(progress.id), progress.batchId)
+        if did.tasks:
+            logger.info("%s %s", progress.name or progress.id, did.line())
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
+
+
+def log_stats(session: SparkSession) -> StreamingQueryListener:
+    """Log a line per micro-batch of every query of this session, to the logger `semistream.spark`.
+
+    Returns the listener, for `session.streams.removeListener`.
+    """
+    listener = _Log()
+    session.streams.addListener(listener)
+    return listener

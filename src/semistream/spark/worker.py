@@ -1,0 +1,140 @@
+"""What runs inside Spark's Python workers: an operator that outlives the task.
+
+Spark reuses its Python workers, so a module's globals live on from micro-batch to micro-batch. The
+operator, with its cache and what it learned about the stream, is kept in one. That is a best
+effort: a worker may end at any time, and a new one begins with an empty cache. Between two tasks an
+operator holds no rows, so that nothing is lost with it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.core.clock import SystemClock
+from semistream.core.errors import StoreError
+from semistream.joins.binding import On
+from semistream.joins.operator import Operator
+from semistream.joins.registry import make_join
+from semistream.spark.versions import micro_batch, pinned_version
+from semistream.store.file import open_master
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything a task needs to know to join; made at the driver, sent to the workers.
+
+    `name` tells the joins of one application apart. `memory_bytes` is the share of one operator,
+    `keep` the number of operators that a worker may hold. `version` is used outside of a stream.
+    """
+
+    name: str
+    master: str
+    on: On
+    key_names: tuple[str, ...]
+    how: str
+    algorithm: str
+    memory_bytes: int
+    columns: tuple[str, ...] | None
+    io: str
+    options: dict[str, Any]
+    stream_schema: pa.Schema
+    output_schema: pa.Schema
+    version: int
+    keep: int = 1
+    dead_letters: str | None = None
+
+    def current_version(self) -> int:
+        """The version of the master for the task that asks."""
+        batch = micro_batch()
+        return self.version if batch is None else pinned_version(self.master, *batch)
+
+    def make(self, version: int, shard: int | None = None) -> Operator:
+        """The operator for the whole master, or for one of its shards."""
+        try:
+            master = open_master(Path(self.master), io=self.io, version=version, shard=shard)
+        except StoreError as error:
+            raise StoreError(
+                f"a task on {socket.gethostname()} cannot open the master: {error.message}",
+                hint="every executor must reach the same path; " + error.hint,
+            ) from error
+        return make_join(
+            self.algorithm,
+            master,
+            on=self.on,
+            schema=self.stream_schema,
+            how=self.how,
+            memory=self.memory_bytes,
+            columns=self.columns,
+            **self.options,
+        )
+
+
+@dataclass
+class Held:
+    """An operator that a worker keeps; `busy` while a task uses it."""
+
+    operator: Operator
+    version: int
+    busy: bool = False
+    used_ns: int = 0
+
+
+IDLE_NS = 60 * 10**9
+"""Spark ends workers that had no task for a minute; operators in busy workers go likewise."""
+
+_held: dict[tuple[str, int | None], Held] = {}
+_clock = SystemClock()
+
+
+@contextmanager
+def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
+    """The worker's operator for this task: the one of the last task, or a new one.
+
+    An operator that a task left in the middle of its work is thrown away with the rows in it.
+    """
+    key, version = (recipe.name, shard), recipe.current_version()
+    held = _held.pop(key, None)
+    if held is not None and (held.busy or held.version != version):
+        held.operator.close()
+        held = None
+    _make_room(recipe)
+    if held is None:
+        held = Held(recipe.make(version, shard), version)
+        _settle()
+    _held[key] = held
+    held.busy = True
+    yield held
+    held.busy, held.used_ns = False, _clock.now_ns()
+
+
+def _make_room(recipe: Recipe) -> None:
+    """Close operators until one more may be kept: those of joins that are not used any more, and
+    those of this join that were not used for longest."""
+    old = _clock.now_ns() - IDLE_NS
+    gone = [key for key, held in _held.items() if held.used_ns < old]
+    mine = [key for key in _held if key[0] == recipe.name and key not in gone]
+    for key in gone + mine[: max(len(mine) - recipe.keep + 1, 0)]:
+        _held.pop(key).operator.close()
+
+
+@cache
+def _settle() -> None:
+    """Once a worker: Spark collects garbage after every task, which takes long over all that the
+    imported libraries have made."""
+    gc.collect()
+    gc.freeze()
+
+
+def worker_name() -> str:
+    """A name for this process, unique in the cluster."""
+    return f"{socket.gethostname()}/{os.getpid()}"

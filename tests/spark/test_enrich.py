@@ -1,0 +1,211 @@
+"""`enrich` gives what DuckDB's join gives: every kind of join, batch and streaming, both modes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from semistream.checks import Workspace
+from semistream.checks.workspace import Case
+from semistream.core.errors import BudgetError, KeyTypeError, OptionError, UnknownNameError
+from semistream.core.join import HOWS
+from semistream.joins.registry import JOINS
+from semistream.spark import enrich, stats
+from semistream.spark.schemas import arrow_schema, spark_schema
+from tests.spark.streams import FileStream, until
+
+MEMORY = "4MB"
+
+
+def make_case(name: str, rows: int, master_rows: int, shards: int = 1) -> Case:
+    """Keys of two columns that repeat on both sides, are missing or null; strings and nulls."""
+    rng = np.random.default_rng(7)
+    regions = np.array(["north", "south", "east"])
+    numbers = rng.integers(0, master_rows, master_rows)
+    master = pa.table(
+        {
+            "region": pa.array(regions[numbers % 3]),
+            "number": pa.array(numbers, pa.int32()),
+            "label": pa.array([f"label {n}" if n % 5 else None for n in numbers.tolist()]),
+            "price": pa.array(numbers / 8),
+        }
+    )
+    asked = rng.integers(0, master_rows, rows)
+    stream = pa.table(
+        {
+            "n": pa.array(np.arange(rows)),
+            "where": pa.array(regions[asked % 3]),
+            "which": pa.array([None if n % 50 == 0 else n for n in asked.tolist()], pa.int64()),
+            "label": pa.array([None if n % 7 == 0 else f"row {n}" for n in range(rows)]),
+        }
+    )
+    return Case(name, stream, master, {"where": "region", "which": "number"}, {"shards": shards})
+
+
+SMALL = make_case("spark small", 3000, 2000)
+SHARDED = make_case("spark sharded", 3000, 2000, shards=3)
+SPARSE = make_case("spark sparse", 900, 30_000)
+
+
+def in_spark(table: pa.Table, case: Case, workspace: Workspace, how: str) -> pa.Table:
+    workspace.assert_exact(table, case, how, f"enrich {how}")
+    return table
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_a_batch_is_joined(spark: SparkSession, workspace: Workspace, how: str) -> None:
+    df = spark.createDataFrame(SMALL.stream)
+    out = enrich(df, workspace.master(SMALL), SMALL.on, how=how, memory=MEMORY)
+    in_spark(out.toArrow(), SMALL, workspace, how)
+    did = stats(out)
+    assert did.join.rows_in == SMALL.stream.num_rows
+    assert did.join.rows_in == did.join.rows_matched + did.join.rows_unmatched
+    assert did.metrics()["budgetLimitBytes"] == 4_000_000
+
+
+@pytest.mark.parametrize("name", [name for name in JOINS if name != "sweepjoin"])
+def test_every_join_works(spark: SparkSession, workspace: Workspace, name: str) -> None:
+    df = spark.createDataFrame(SMALL.stream)
+    path = workspace.master(SMALL)
+    out = enrich(df, path, SMALL.on, how="left", algorithm=name, memory="16MB", tasks=1)
+    in_spark(out.toArrow(), SMALL, workspace, "left")
+
+
+def test_rows_go_to_shards(spark: SparkSession, workspace: Workspace) -> None:
+    df = spark.createDataFrame(SHARDED.stream)
+    path = workspace.master(SHARDED)
+    for how in ("inner", "anti"):
+        out = enrich(df, path, SHARDED.on, how=how, memory="9MB", by_shard=True)
+        in_spark(out.toArrow(), SHARDED, workspace, how)
+        assert stats(out).tasks == 3
+
+
+def test_a_projection(spark: SparkSession, workspace: Workspace) -> None:
+    df = spark.createDataFrame(SMALL.stream)
+    out = enrich(df, workspace.master(SMALL), SMALL.on, memory=MEMORY, columns=["label"])
+    assert out.columns == ["n", "where", "which", "label", "label_master"]
+    workspace.assert_exact(out.toArrow(), SMALL, "inner", "projection", columns=["label"])
+
+
+def test_the_schema_is_known_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
+    from semistream import build_master
+
+    types = {
+        "k": pa.int16(),
+        "a": pa.uint64(),
+        "b": pa.dictionary(pa.int8(), pa.string()),
+        "c": pa.binary(3),
+        "d": pa.time32("s"),
+        "e": pa.timestamp("ms", "UTC"),
+        "f": pa.large_string(),
+        "g": pa.date32(),
+    }
+    columns = {
+        "k": pa.array([1, 2], types["k"]),
+        "a": pa.array([2**64 - 1, None], types["a"]),
+        "b": pa.array(["x", None]).dictionary_encode().cast(types["b"]),
+        "c": pa.array([b"abc", None], types["c"]),
+        "d": pa.array([5, None], types["d"]),
+        "e": pa.array([1_000_000, None], types["e"]),
+        "f": pa.array(["y", None], types["f"]),
+        "g": pa.array([3, None], types["g"]),
+    }
+    build_master(tmp_path / "m", pa.table(columns), "k")
+    df = spark.createDataFrame(pa.table({"k": [1, 2, 3]}))
+    out = enrich(df, tmp_path / "m", "k", how="left", memory=MEMORY)
+    assert out.schema.simpleString() == (
+        "struct<k:bigint,a:decimal(20,0),b:string,c:binary,d:time(6),e:timestamp,f:string,g:date>"
+    )
+    rows = {row.k: row for row in out.collect()}
+    assert (int(rows[1].a), rows[1].b, bytes(rows[1].c), rows[1].f) == (2**64 - 1, "x", b"abc", "y")
+    assert rows[2].f is None
+    assert rows[3].b is None
+
+
+def test_a_stream_is_drained(spark: SparkSession, workspace: Workspace, tmp_path: Path) -> None:
+    stream = FileStream(spark, tmp_path / "s", SMALL.stream.schema)
+    for start in range(0, 3000, 1000):
+        stream.send(SMALL.stream.slice(start, 1000))
+    outs = {
+        how: enrich(stream.frame(), workspace.master(SMALL), SMALL.on, how=how, memory=MEMORY)
+        for how in HOWS
+    }
+    queries = {how: stream.start(out, how) for how, out in outs.items()}
+    for how, query in queries.items():
+        assert query.awaitTermination(200)
+        schema = spark_schema(arrow_schema(outs[how].schema))[1]
+        in_spark(stream.arrived(how, schema), SMALL, workspace, how)
+    did = stats(queries["inner"])
+    assert (did.batch, did.join.rows_in, did.version) == (2, 1000, 1)
+    assert did.join.hits > 0, "the cache must outlive a micro-batch"
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_rows_of_a_stream_wait_and_survive_a_restart(
+    spark: SparkSession, workspace: Workspace, tmp_path: Path, how: str
+) -> None:
+    stream = FileStream(spark, tmp_path / "s", SPARSE.stream.schema)
+    for start in range(0, 900, 300):
+        stream.send(SPARSE.stream.slice(start, 300))
+    path = workspace.master(SPARSE)
+    out = enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="1 second")
+    query = stream.start(out, how)
+    assert query.awaitTermination(200)
+    assert stats(query).join.rows_waiting, "some rows must still wait when the first run ends"
+    query = stream.start(out, how, processingTime="0 seconds")
+    until(lambda: stats(query).join.rows_waiting == 0, query)
+    query.processAllAvailable()
+    query.stop()
+    schema = spark_schema(arrow_schema(out.schema))[1]
+    in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
+
+
+@pytest.mark.parametrize(
+    ("error", "hint", "options"),
+    [
+        (UnknownNameError, "nope", {"on": {"nope": "region", "which": "number"}}),
+        (KeyTypeError, "cast", {"on": {"where": "number", "which": "region"}}),
+        (UnknownNameError, "known", {"algorithm": "hashjoin"}),
+        (UnknownNameError, "known", {"columns": ["nope"]}),
+        (OptionError, "outer", {"how": "outer"}),
+        (OptionError, "duration", {"max_wait": "soon"}),
+        (OptionError, "stream", {"max_wait": "1 second"}),
+        (OptionError, "already", {"dead_letters": "label"}),
+        (BudgetError, "2 operators", {"memory": "200kB"}),
+        (BudgetError, "1 operators", {"memory": "100kB", "by_shard": True}),
+        (OptionError, "tasks", {"tasks": 0}),
+    ],
+)
+def test_bad_options_are_refused_at_once(
+    spark: SparkSession,
+    workspace: Workspace,
+    error: type[Exception],
+    hint: str,
+    options: dict[str, object],
+) -> None:
+    df = spark.createDataFrame(SMALL.stream.slice(0, 10))
+    given = {"on": SMALL.on, "memory": MEMORY, **options}
+    with pytest.raises(error, match=hint):
+        enrich(df, workspace.master(SMALL), given.pop("on"), **given)  # type: ignore[arg-type]
+
+
+def test_dead_letters_carry_their_reason(spark: SparkSession, workspace: Workspace) -> None:
+    long = SMALL.stream.slice(1, 1).set_column(3, "label", pa.array(["x" * 40_000]))
+    df = spark.createDataFrame(pa.concat_tables([SMALL.stream, long]))
+    path = workspace.master(SMALL)
+    out = enrich(df, path, SMALL.on, memory=MEMORY, dead_letters="reason")
+    rows = out.toArrow()
+    dead = rows.filter(pa.compute.is_valid(rows["reason"]))
+    null_keys = SMALL.stream["which"].null_count
+    reasons = dead["reason"].to_pylist()
+    assert reasons.count("the key is null") == null_keys > 0
+    assert len(reasons) == null_keys + 1
+    assert any("strings" in reason for reason in reasons)
+    assert dead["price"].null_count == len(dead)
+    assert stats(out).dead_rows == len(dead)
+    alive = rows.filter(pa.compute.is_null(rows["reason"])).drop_columns("reason")
+    in_spark(alive, SMALL, workspace, "inner")

@@ -1,0 +1,121 @@
+"""One version of the master per micro-batch, also in a replay; newer ones without a restart."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from semistream import build_master
+from semistream.core.errors import StoreError
+from semistream.spark import enrich, stats
+from semistream.spark.versions import KEPT, PINS, pinned_version
+from semistream.store.file import open_master
+from tests.spark.streams import FileStream, publish
+
+ROWS = 5000
+STREAM = pa.table({"k": list(range(ROWS))})
+
+
+def build(path: Path, text: str) -> Path:
+    build_master(path, pa.table({"k": list(range(ROWS)), "v": [text] * ROWS}), "k")
+    return path
+
+
+def test_the_first_to_ask_decides(tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    assert pinned_version(str(path), "q", 0) == 1
+    publish(path, build(tmp_path / "n", "new"))
+    assert pinned_version(str(path), "q", 0) == 1
+    assert pinned_version(str(path), "q", 1) == 2
+    assert pinned_version(str(path), "other", 0) == 2
+    assert pinned_version(str(path), "q", KEPT) == 2
+    left = sorted(int(note.name) for note in (path / PINS / "q").iterdir())
+    assert left == [1, KEPT], "old notes go"
+
+
+def test_tasks_that_ask_at_once_agree(tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    other = build(tmp_path / "n", "new")
+    answers: list[tuple[int, int]] = []
+
+    def ask() -> None:
+        answers.extend((batch, pinned_version(str(path), "q", batch)) for batch in range(50))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    publish(path, other)
+    for thread in threads:
+        thread.join()
+    assert len(answers) == 200
+    assert len(set(answers)) == 50
+
+
+def test_an_earlier_version_opens_until_it_is_removed(tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    publish(path, build(tmp_path / "n", "new"))
+    with open_master(path, version=1) as old, open_master(path) as new:
+        assert (old.manifest.version, new.manifest.version) == (1, 2)
+    shutil.rmtree(path / "v1")
+    with pytest.raises(StoreError, match="no version 1 any more"):
+        open_master(path, version=1)
+
+
+def test_a_stream_takes_up_a_new_version_and_a_replay_the_old_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = build(tmp_path / "m", "old")
+    stream = FileStream(spark, tmp_path / "s", STREAM.schema)
+    seen: list[tuple[int, set[str], int]] = []
+
+    def keep(rows: DataFrame, batch: int) -> None:
+        values = rows.toArrow()["v"]
+        seen.append((batch, set(values.to_pylist()), len(values)))
+
+    out = enrich(stream.frame(), path, "k", memory="4MB")
+    writer = out.writeStream.option("checkpointLocation", str(tmp_path / "c"))
+    writer = writer.foreachBatch(keep)
+    stream.send(STREAM)
+    query = writer.start()
+    query.processAllAvailable()
+    publish(path, build(tmp_path / "n", "new"))
+    stream.send(STREAM)
+    query.processAllAvailable()
+    query.stop()
+    assert stats(query).version == 2
+    publish(path, build(tmp_path / "o", "newest"))
+    # As after a crash before the second micro-batch was committed.
+    for name in ("1", ".1.crc"):
+        (tmp_path / "c" / "commits" / name).unlink(missing_ok=True)
+    query = writer.start()
+    query.processAllAvailable()
+    query.stop()
+    assert seen == [(0, {"old"}, ROWS), (1, {"new"}, ROWS), (1, {"new"}, ROWS)]
+
+
+def test_a_master_that_is_deleted_during_the_run(spark: SparkSession, tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    stream = FileStream(spark, tmp_path / "s", STREAM.schema)
+    out = enrich(stream.frame(), path, "k", memory="4MB")
+    stream.send(STREAM)
+    query = stream.start(out, "out", processingTime="0 seconds")
+    query.processAllAvailable()
+    shutil.rmtree(path)
+    stream.send(STREAM)
+    with pytest.raises(StreamingQueryException, match="there is no master at"):
+        query.processAllAvailable()
+    assert not path.exists(), "a note must not bring back the directory"
+
+
+def test_a_master_that_a_task_cannot_open(spark: SparkSession, tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    out = enrich(spark.createDataFrame(STREAM), path, "k", memory="4MB")
+    (path / "v1" / "index").unlink()
+    with pytest.raises(PythonException, match=r"cannot open the master.*every executor must reach"):
+        out.collect()
