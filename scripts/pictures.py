@@ -199,8 +199,110 @@ def sweepjoin() -> Picture:
     return p
 
 
+def _caching(title: str, cache: str, note: str, master: str) -> Picture:
+    """A cache in front of HYBRIDJOIN: what three of its kin look like."""
+    p = Picture(820, 290, title)
+    p.box(20, 90, 120, 80, STREAM, "stream", "up to h_S rows,\nthen a load")
+    p.box(200, 30, 190, 76, MEMORY, "H_R", cache)
+    p.cells(232, 84, 8, 12, (0, 1, 2))
+    p.box(200, 150, 190, 76, MEMORY, "H_S and queue Q", "misses, oldest first")
+    p.cells(214, 204, 10, 12, (0,))
+    p.box(460, 150, 130, 76, MEMORY, "disk buffer", "one partition")
+    p.disk(660, 120, 140, 136, "master", master)
+    p.arrow((140, 115), (170, 115), (170, 68), (198, 68), label="hits", at=(170, 58))
+    p.arrow((140, 145), (170, 145), (170, 190), (198, 190), label="misses", at=(170, 208))
+    p.arrow((392, 176), (458, 176), label="oldest", at=(425, 168))
+    p.arrow((458, 204), (392, 204), label="matches", at=(425, 220))
+    p.arrow((592, 180), (658, 180))
+    p.arrow((658, 200), (592, 200))
+    p.arrow((525, 148), (525, 68), (394, 68), label=note, at=(525, 60))
+    p.arrow((295, 228), (295, 254))
+    p.text(295, 274, "joined rows, from both", bold=True)
+    return p
+
+
+def optimisedxhybridjoin() -> Picture:
+    """The first rows of a sorted master in a hash table."""
+    return _caching(
+        "Optimised X-HYBRIDJOIN: the most frequent rows answer the stream first",
+        "most frequent rows",
+        "loaded once",
+        "those most asked\nfor come first",
+    )
+
+
+def cachejoin() -> Picture:
+    """Rows above a threshold move into the cache."""
+    return _caching(
+        "CACHEJOIN: rows asked for more than a threshold move into the cache",
+        "rows above the threshold",
+        "asked for more than the threshold",
+        "in any order",
+    )
+
+
+def sscj() -> Picture:
+    """The same, and the least frequent row goes."""
+    return _caching(
+        "SSCJ: a full cache gives up its least frequent row",
+        "the least frequent goes",
+        "asked for more than the threshold",
+        "in any order",
+    )
+
+
+def xhybridjoin() -> Picture:
+    """Two parts of the disk buffer."""
+    p = Picture(760, 290, "X-HYBRIDJOIN: a disk buffer of two parts")
+    p.box(20, 80, 130, 80, STREAM, "stream", "as many rows as\nhave left")
+    p.box(210, 80, 250, 80, MEMORY, "hash table H, queue Q", "all waiting rows, oldest first")
+    p.cells(226, 134, 11, 14, (0,))
+    p.box(540, 20, 200, 70, MEMORY, "non-swappable part", "first pages of R,\nloaded once")
+    p.box(540, 110, 200, 70, MEMORY, "swappable part", "partition of the oldest\nrow that is left")
+    p.disk(565, 200, 150, 84, "master", "most asked for first")
+    p.arrow((150, 120), (208, 120))
+    p.arrow((538, 60), (500, 60), (500, 106), (462, 106), label="first", at=(512, 52))
+    p.arrow((538, 140), (462, 140), label="then", at=(512, 132))
+    p.arrow((640, 202), (640, 182))
+    p.arrow((236, 162), (236, 245), (562, 245), label="key of the oldest row", at=(400, 237))
+    p.arrow((420, 162), (420, 188))
+    p.text(420, 206, "joined rows", bold=True)
+    return p
+
+
+def hybridjoin2() -> Picture:
+    """Two rows that choose in turn."""
+    p = Picture(760, 260, "A second lookup position: two rows choose in turn")
+    p.box(20, 40, 130, 80, STREAM, "stream", "as many rows as\nhave left")
+    p.box(210, 40, 250, 80, MEMORY, "hash table H, queue Q", "oldest left, newest right")
+    p.cells(226, 94, 11, 14, (0, 7))
+    p.box(
+        540, 40, 200, 80, MEMORY, "disk buffer", "one partition serves all\nrows that wait for it"
+    )
+    p.disk(565, 150, 150, 96, "master", "most asked for first")
+    p.arrow((150, 80), (208, 80))
+    p.arrow((538, 80), (462, 80), label="matches", at=(500, 70))
+    p.arrow((640, 152), (640, 122))
+    p.arrow((234, 122), (234, 218), (562, 218), label="the oldest row", at=(330, 210))
+    p.arrow((360, 122), (360, 184), (562, 184), label="or the one 0.3 from the end", at=(458, 176))
+    p.text(300, 246, "joined rows leave H", bold=True)
+    return p
+
+
 PICTURES: dict[str, Callable[[], Picture]] = {
-    draw.__name__: draw for draw in (parts, inlj, meshjoin, hybridjoin, sweepjoin)
+    draw.__name__: draw
+    for draw in (
+        parts,
+        inlj,
+        meshjoin,
+        hybridjoin,
+        hybridjoin2,
+        xhybridjoin,
+        optimisedxhybridjoin,
+        cachejoin,
+        sscj,
+        sweepjoin,
+    )
 }
 
 

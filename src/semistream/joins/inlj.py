@@ -80,11 +80,11 @@ class IndexNestedLoopJoin(QueuedJoin):
 
     def work(self) -> None:
         if not self.reads_pending and not len(self._absent):
-            self._absent = self._join_cached(self.oldest_pages(BATCH_ROWS))
+            self._absent = self._join_cached(self.oldest_groups(BATCH_ROWS))
         while True:
             if len(self._absent) and not self.runs_left:
                 some, self._absent = self._absent[: RUNS // 2], self._absent[RUNS // 2 :]
-                self.plan_runs(self.with_continued(some, 1, self._buffer_pages // 2))
+                self.plan_runs(self.runs_for(some, max(self._buffer_pages // 2, 1)))
             if self.join_planned() or not len(self._absent):
                 return
 

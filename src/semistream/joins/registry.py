@@ -11,15 +11,33 @@ from semistream.core.budget import MemoryBudget, parse_bytes, type_of_size
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import unknown_name
 from semistream.joins.binding import Binding, On
+from semistream.joins.cachejoin import CacheJoin
+from semistream.joins.cachejoin2 import CacheJoin2
 from semistream.joins.hybridjoin import HybridJoin
+from semistream.joins.hybridjoin2 import HybridJoin2
 from semistream.joins.inlj import IndexNestedLoopJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
+from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
+from semistream.joins.sscj import Sscj
 from semistream.joins.sweepjoin import SweepJoin
+from semistream.joins.xhybridjoin import XHybridJoin
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
-    join.name: join for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SweepJoin)
+    join.name: join
+    for join in (
+        IndexNestedLoopJoin,
+        MeshJoin,
+        HybridJoin,
+        HybridJoin2,
+        XHybridJoin,
+        OptimisedXHybridJoin,
+        CacheJoin,
+        CacheJoin2,
+        Sscj,
+        SweepJoin,
+    )
 }
 
 DEFAULT = "sweepjoin"
