@@ -281,9 +281,7 @@ def oldest_run(ring: Any) -> int:
 
 
 @kernel
-def probe_pages(
-    match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progress: _I64
-) -> int:
+def probe_pages(match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progress: _I64) -> int:
     """Read on, and probe the next `progress[P_WANTED]` pages: MORE when they are done.
 
     FULL: there is no room for a result; IDLE: all of `runs` is done and more is wanted; BROKEN: a
