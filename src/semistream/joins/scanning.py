@@ -111,8 +111,12 @@ class ScanJoin(Operator):
         parts |= self.more_parts()
         if self.binding.condition is not None:
             parts["condition"] = self._sizes(blob_bytes).size_bytes
+        return self.need(parts, "waiting rows", self.least_waiting(blob_bytes))
+
+    def least_waiting(self, blob_bytes: float) -> int:
+        """Bytes without which no rows can wait."""
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
-        return self.need(parts, "waiting rows", int(64 * row) + 4096)
+        return int(64 * row) + 4096
 
     def allocate(self, blob_bytes: float) -> None:
         master, plan = self.master, self.plan
@@ -267,9 +271,11 @@ class ScanJoin(Operator):
                 self.match.kernel,
                 self._out.out.kernel,
                 self.waiting.state.kernel,
+                self.cache.state.kernel,
                 self._reader.ring.kernel,
                 self._runs,
                 self._progress,
+                self.master.manifest.is_unique,
             )
             if status != IDLE:
                 break

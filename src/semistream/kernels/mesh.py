@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from semistream.kernels.admission import promote
 from semistream.kernels.cache import count_hit, find
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.matching import (
@@ -218,7 +219,37 @@ def _meet(match: Any, out: Any, waiting: Any, slot: int, key: int, page: int, re
 
 
 @inlined
-def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -> bool:
+def _offer(
+    match: Any, cache: Any, page: int, rows: int, last: int, asked: int, is_unique: bool
+) -> None:
+    """Offer the key of the record `last`, for which `asked` rows wait, to the cache.
+
+    Only when its last record was probed: all waiting rows have met the key then. Records of a key
+    at the edge of a page may go on in another one, and an entry must hold all of them.
+    """
+    keys = page + PAGE_KEYS
+    key = load_i64(keys + 8 * last)
+    if last + 1 < rows and load_i64(keys + 8 * (last + 1)) == key:
+        return
+    low = last
+    while low > 0 and load_i64(keys + 8 * (low - 1)) == key:
+        low -= 1
+    if is_unique or (low > 0 and last + 1 < rows):
+        stride = match.page.record_bytes
+        records = keys + 8 * rows + low * stride
+        promote(match, cache, key, page, records, stride, last + 1 - low, asked)
+
+
+@inlined
+def _probe_page(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    page: int,
+    progress: _I64,
+    is_unique: bool,
+) -> bool:
     """Probe the waiting rows with every row of a page; False if the output is full.
 
     First the rows whose ring may hold their key are picked and their memory is asked for, then
@@ -249,7 +280,10 @@ def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -
         slot = progress[P_SLOT]
         if slot < 0:
             slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))
+        asked = np.int64(0)
         while True:
+            if load_i64(slot_address(waiting, slot)) == key:
+                asked += 1
             if not _meet(match, out, waiting, slot, key, page, records + r * stride):
                 progress[P_ROW], progress[P_SLOT] = r, slot
                 return False
@@ -257,6 +291,8 @@ def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -
                 break
             slot = np.int64(load_i32(slot_address(waiting, slot) + LINK))
         progress[P_SLOT] = -1
+        if cache.limit > 0 and asked > 0:
+            _offer(match, cache, page, rows, r, asked, is_unique)
     progress[P_ROW] = 0
     return True
 
@@ -281,7 +317,16 @@ def oldest_run(ring: Any) -> int:
 
 
 @kernel
-def probe_pages(match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progress: _I64) -> int:
+def probe_pages(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    ring: Any,
+    runs: _I64,
+    progress: _I64,
+    is_unique: bool,
+) -> int:
     """Read on, and probe the next `progress[P_WANTED]` pages: MORE when they are done.
 
     FULL: there is no room for a result; IDLE: all of `runs` is done and more is wanted; BROKEN: a
@@ -295,7 +340,7 @@ def probe_pages(match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progr
         start, count = load_i64(request + REQ_BUFFER), load_i64(request + REQ_COUNT)
         while progress[P_PAGE] < count and progress[P_WANTED] > 0:
             page = start + progress[P_PAGE] * ring.page_bytes
-            if not _probe_page(match, out, waiting, page, progress):
+            if not _probe_page(match, out, waiting, cache, page, progress, is_unique):
                 return FULL
             progress[P_PAGE] += 1
             progress[P_WANTED] -= 1
