@@ -166,7 +166,7 @@ class PartitionedJoin(QueuedJoin):
                 self._loading = self._loading[:0]
             if len(self._ready):
                 left = self.join_pool(self._ready.copy())
-                self._count(np.unique(self._ready // self.span))
+                self._count(np.union1d(self._ready, self._ready + 1) // self.span)
                 # What is left and went from the pool meanwhile is loaded in its time.
                 self._ready = left[self.pool.frames_of(left) >= 0]
                 if len(self._ready):
@@ -195,8 +195,10 @@ class PartitionedJoin(QueuedJoin):
         """Have segments read and joined; those that match more than what is held stay in memory."""
         segments = np.sort(segments)
         self._keep(segments)
-        self.plan_runs(self.runs_for(segments, max(self._buffer_pages // 2, self.span)))
-        self._loading = segments
+        runs = self.runs_for(segments, max(self._buffer_pages // 2, self.span))
+        self.plan_runs(runs)
+        # Rows whose key goes on behind a run wait for the page behind it.
+        self._loading = np.concatenate([np.arange(at, at + n + 1) for at, n in runs]) // self.span
 
     def _keep(self, segments: _I64) -> None:
         """Set frames aside for the pages of segments that beat what the R-buffer holds."""
@@ -227,15 +229,15 @@ class PartitionedJoin(QueuedJoin):
     # What is in the slots.
 
     def _count(self, segments: _I64) -> None:
-        """Count the rows of slots that were served; keys that go on moved rows to the next one."""
+        """Count the rows of slots that were served, and of those to which their rows moved."""
+        segments = np.unique(np.minimum(segments, self._segments - 1))
         if not len(segments):
             return
-        behind = np.minimum(segments + 1, self._segments - 1)
-        if self.max_age is not None:
-            fresh = self._sizes[behind] == 0
-            self._since[behind[fresh]] = self._since[segments[fresh]]
-        both = np.union1d(segments, behind)
-        count_rows(self.waiting.state.kernel, LINK, both, self._sizes)
+        empty = self._sizes[segments] == 0
+        if self.max_age is not None and not empty.all():
+            # Rows that move bring their age along.
+            self._since[segments[empty]] = self._since[segments[~empty]].min()
+        count_rows(self.waiting.state.kernel, LINK, segments, self._sizes)
 
     def _note_since(self, segments: _I64, now: int) -> None:
         if self.max_age is not None:

@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.core.budget import MemoryPlan, parse_bytes, type_of_size
-from semistream.core.errors import SchemaError
+from semistream.core.budget import (
+    MemoryBudget,
+    MemoryPlan,
+    format_bytes,
+    parse_bytes,
+    type_of_size,
+)
+from semistream.core.errors import BudgetError, SchemaError
 from semistream.core.join import Snapshot
+from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, Operator
+from semistream.joins.ordering import ORDER, HeldResults
 from semistream.joins.output import OutputBuffer
 from semistream.joins.packets import Packets
 from semistream.joins.pairs import PairProbe, Sizes
@@ -28,12 +36,15 @@ from semistream.kernels.mesh import (
     enter,
     expire,
     export_circle,
+    forget_met,
+    oldest_number,
     probe_pages,
     read_on,
 )
 from semistream.kernels.pairs import done_with_run, run_at
 from semistream.kernels.rows import longest_blob
 from semistream.kernels.waiting import sign_rings
+from semistream.store.file import FileMaster
 
 CHUNK_BYTES = 930_000
 """The thesis's default disk buffer (§3.7): within 2 % of the best from 20 to 320 MB."""
@@ -64,9 +75,22 @@ class ScanJoin(Operator):
     waiting: WaitingRows
     cache: TupleCache
 
-    def __init__(self, *args: Any, chunk: type_of_size = CHUNK_BYTES, **options: Any) -> None:
+    def __init__(
+        self,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        *,
+        chunk: type_of_size = CHUNK_BYTES,
+        ordered: bool = False,
+        **options: Any,
+    ) -> None:
         self.chunk_bytes = parse_bytes(chunk, what="chunk")
-        super().__init__(*args, **options)
+        self._held = HeldResults() if ordered else None
+        self._next = 0
+        numbered = binding.numbered(ORDER) if ordered else binding
+        super().__init__(master, numbered, budget, **options)
+        self.output_schema = binding.output_schema
 
     # What a subclass may change.
 
@@ -109,6 +133,8 @@ class ScanJoin(Operator):
         parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
         parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
         parts |= self.more_parts()
+        if self._held is not None:
+            parts["held results"] = self.budget.limit_bytes // 4
         if self.binding.condition is not None:
             parts["condition"] = self._sizes(blob_bytes).size_bytes
         return self.need(parts, "waiting rows", self.least_waiting(blob_bytes))
@@ -191,6 +217,8 @@ class ScanJoin(Operator):
         if self._left or self._expiring or self._packets.is_full:
             # A row must meet whole pages, from its packet's start on: none enters on the way.
             return 0
+        if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
+            return 0
         return self._enter(batch, _NO_FLAGS, self.rows_to_enter())
 
     def _enter(self, batch: pa.RecordBatch, met: npt.NDArray[np.uint8], most: int) -> int:
@@ -232,9 +260,10 @@ class ScanJoin(Operator):
             if not self._probe():
                 return
             if len(self._packets) and self._packets.oldest_start == self._page:
-                self._expiring = self._packets.pop_oldest()
+                self._expiring = self._leaving()
 
     def _begin(self) -> None:
+        self._enter_again()
         if self.master.pages == 0:
             self._expiring, self._entered[0] = self.waiting.rows, 0
             return
@@ -248,8 +277,10 @@ class ScanJoin(Operator):
 
         What is done of it is kept in `_left` and `_page` in any case.
         """
-        until_oldest = (self._packets.oldest_start - self._page - 1) % self.master.pages + 1
-        wanted = min(self._left, until_oldest)
+        wanted = self._left
+        if len(self._packets):
+            until_oldest = (self._packets.oldest_start - self._page - 1) % self.master.pages + 1
+            wanted = min(wanted, until_oldest)
         self._progress[P_WANTED] = wanted
         status = self.probe_wanted()
         done = wanted - self.pages_wanted
@@ -340,6 +371,103 @@ class ScanJoin(Operator):
             )
         )
 
+    # Ordered output (paper §3.4): results are held until their row has left.
+
+    def push(self, batch: pa.RecordBatch) -> int:
+        if self._held is None or not isinstance(batch, pa.RecordBatch):
+            return super().push(batch)
+        self._hold(final=False)
+        numbers = pa.array(np.arange(self._next, self._next + batch.num_rows))
+        accepted = super().push(batch.append_column(pa.field(ORDER, pa.int64()), numbers))
+        self._next += accepted
+        # What is there now are rows that did not wait.
+        self._hold(final=True)
+        return accepted
+
+    def take(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().take()
+        self._check_open()
+        self._hold(final=False)
+        batch = self._held.release(self._oldest())
+        self._account_held()
+        if batch is not None:
+            self._rows_out += batch.num_rows
+        return batch
+
+    def peek(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().peek()
+        self._hold(final=False)
+        return self._held.all()
+
+    def _set_aside(self) -> None:
+        if self._held is None:
+            super()._set_aside()
+        else:
+            self._hold(final=False)
+
+    @property
+    def pending(self) -> int:
+        if self._held is None:
+            return super().pending
+        return self._held.rows_before(self._oldest()) + (self._out.pending if self._out else 0)
+
+    def _oldest(self) -> int:
+        """The number of the oldest row that waits; results of all before it may leave."""
+        if self.rows_waiting == 0:
+            return self._next
+        return int(oldest_number(self.waiting.state.kernel, self._number_at))
+
+    @property
+    def _number_at(self) -> int:
+        layout = self.binding.layout
+        return layout.offsets[layout.leaf_range(ORDER)[0]]
+
+    def _hold(self, *, final: bool) -> None:
+        """Move results from the output to those that are held; drop the youngest if need be."""
+        held = self._held
+        batch = self._out.take() if self._out is not None else None
+        if held is None or batch is None:
+            return
+        held.add(batch, final=final)
+        room = self.plan["held results"]
+        if held.size_bytes > room:
+            held.drop(room, self._oldest())
+        self._account_held()
+
+    def _account_held(self) -> None:
+        if self._held is not None and self._out is not None:
+            size = self._held.size_bytes
+            if size > self.plan["held results"] + self.budget.free_bytes:
+                raise BudgetError(
+                    f"{self.name}: the results of one stream row take {format_bytes(size)}, more "
+                    f"than ordered output has for results",
+                    hint=f'give memory="{8 * size}" or more, or leave ordered=True out',
+                )
+            self.budget.set("held results", size)
+
+    def _leaving(self) -> int:
+        """Rows of the oldest packet, which has met all of R; those that must begin anew stay."""
+        rows = self._packets.pop_oldest()
+        if self._held is None or self._held.dropped_from is None:
+            return rows
+        again = forget_met(self.waiting.state.kernel, self._number_at, self._held.dropped_from)
+        stay = max(rows - (self.waiting.rows - int(again)), 0)
+        self._entered[0] += stay
+        return rows - stay
+
+    def _enter_again(self) -> None:
+        """Rows whose results were dropped begin anew: they meet all of R again from here on."""
+        if self._held is None or self._held.dropped_from is None:
+            return
+        state, first = self.waiting.state.kernel, self._held.dropped_from
+        self._held.dropped_from = None
+        rows = int(forget_met(state, self._number_at, first)) - int(self._entered[0])
+        self._entered[0] += max(rows, 0)
+        while rows > 0:
+            rows -= self._packets.pop_youngest(rows)
+
     # What survives a crash.
 
     def snapshot(self) -> Snapshot:
@@ -350,6 +478,7 @@ class ScanJoin(Operator):
         while self._left or self._expiring:
             self._set_aside()
             self.work()
+        self._enter_again()
         count = self.rows_waiting
         room = OutputBuffer(self.binding.stream_only(), max(count, 1), 0)
         met = np.empty(count, np.uint8)
@@ -368,6 +497,7 @@ class ScanJoin(Operator):
         """Where the scan is; what `restore` needs to go on there."""
         return {
             "version": self.master.manifest.version,
+            "next": self._next,
             "page": self._page,
             "chunk_pages": self.chunk_pages,
             "blob_bytes": int(self._blob_bytes),
@@ -378,7 +508,11 @@ class ScanJoin(Operator):
 
     def restore(self, snapshot: Snapshot) -> None:
         self._check_fresh(snapshot)
-        self._restored = snapshot.pending
+        if self._held is None:
+            self._restored = snapshot.pending
+        elif snapshot.pending is not None:
+            self._held.put_back(snapshot.pending)
+        self._next = snapshot.position.get("next", 0)
         rows = snapshot.rows
         if rows.num_rows == 0:
             return

@@ -42,6 +42,7 @@ from semistream.kernels.waiting import (
     PASSING,
     SAMPLE,
     append,
+    clear_met,
     free_blob,
     has_met,
     mark_met,
@@ -367,3 +368,22 @@ def export_circle(match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
                 needed += blob_length(out.stream, row)
             slot = _following(waiting, slot)
     return needed
+
+
+@kernel
+def oldest_number(waiting: Any, number_at: int) -> int:
+    """The number that the oldest row carries at this offset."""
+    return load_i64(slot_address(waiting, waiting.free) + number_at)
+
+
+@kernel
+def forget_met(waiting: Any, number_at: int, first: int) -> int:
+    """Let rows from the number `first` on have met nobody; how many they are."""
+    slot, count = waiting.free, 0
+    for _ in range(waiting.used - 1):
+        row = slot_address(waiting, slot)
+        if load_i64(row + number_at) >= first:
+            clear_met(waiting, row)
+            count += 1
+        slot = _following(waiting, slot)
+    return count
