@@ -37,7 +37,7 @@ from semistream.kernels.mesh import (
     expire,
     export_circle,
     forget_met,
-    oldest_number,
+    number_of,
     probe_pages,
     read_on,
 )
@@ -56,6 +56,9 @@ RUNS = 64
 """Requests planned ahead."""
 
 SCRATCH_BYTES = 4096 + 16 * RUNS
+
+HELD_PART, LEAST_HELD_BYTES = 3, 8192
+"""With ordered output, results that are held have a third of what they share with waiting rows."""
 
 START = "\0start"
 """Column of a snapshot: the page before which a row entered."""
@@ -133,11 +136,16 @@ class ScanJoin(Operator):
         parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
         parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
         parts |= self.more_parts()
-        if self._held is not None:
-            parts["held results"] = self.budget.limit_bytes // 4
         if self.binding.condition is not None:
             parts["condition"] = self._sizes(blob_bytes).size_bytes
-        return self.need(parts, "waiting rows", self.least_waiting(blob_bytes))
+        least = self.least_waiting(blob_bytes)
+        if self._held is None:
+            return self.need(parts, "waiting rows", least)
+        plan = self.need(parts, "waiting rows", least + LEAST_HELD_BYTES)
+        left = plan["waiting rows"] - least
+        held = LEAST_HELD_BYTES + (left - LEAST_HELD_BYTES) // HELD_PART
+        shares = {"held results": held, "waiting rows": plan["waiting rows"] - held}
+        return MemoryPlan(plan.total_bytes, {**plan.shares, **shares})
 
     def least_waiting(self, blob_bytes: float) -> int:
         """Bytes without which no rows can wait."""
@@ -382,6 +390,7 @@ class ScanJoin(Operator):
         self._next += accepted
         # What is there now are rows that did not wait.
         self._hold(final=True)
+        self._settle_held()
         return accepted
 
     def take(self) -> pa.RecordBatch | None:
@@ -390,7 +399,7 @@ class ScanJoin(Operator):
         self._check_open()
         self._hold(final=False)
         batch = self._held.release(self._oldest())
-        self._account_held()
+        self._settle_held()
         if batch is not None:
             self._rows_out += batch.num_rows
         return batch
@@ -417,7 +426,11 @@ class ScanJoin(Operator):
         """The number of the oldest row that waits; results of all before it may leave."""
         if self.rows_waiting == 0:
             return self._next
-        return int(oldest_number(self.waiting.state.kernel, self._number_at))
+        return self._number(0)
+
+    def _number(self, place: int) -> int:
+        """The number of a row that waits; `place` counts from the oldest on."""
+        return int(number_of(self.waiting.state.kernel, self._number_at, place))
 
     @property
     def _number_at(self) -> int:
@@ -425,27 +438,28 @@ class ScanJoin(Operator):
         return layout.offsets[layout.leaf_range(ORDER)[0]]
 
     def _hold(self, *, final: bool) -> None:
-        """Move results from the output to those that are held; drop the youngest if need be."""
-        held = self._held
+        """Move results from the output to those that are held."""
         batch = self._out.take() if self._out is not None else None
-        if held is None or batch is None:
-            return
-        held.add(batch, final=final)
-        room = self.plan["held results"]
-        if held.size_bytes > room:
-            held.drop(room, self._oldest())
-        self._account_held()
+        if self._held is not None and batch is not None:
+            self._held.add(batch, final=final)
 
-    def _account_held(self) -> None:
-        if self._held is not None and self._out is not None:
-            size = self._held.size_bytes
-            if size > self.plan["held results"] + self.budget.free_bytes:
-                raise BudgetError(
-                    f"{self.name}: the results of one stream row take {format_bytes(size)}, more "
-                    f"than ordered output has for results",
-                    hint=f'give memory="{8 * size}" or more, or leave ordered=True out',
-                )
-            self.budget.set("held results", size)
+    def _settle_held(self) -> None:
+        """Drop results of the youngest rows where all are too many, and account for the rest."""
+        held = self._held
+        if held is None or self._out is None:
+            return
+        room = self.plan["held results"]
+        if held.size_bytes > room and self.rows_waiting:
+            # Rows that are leaving do not meet their partners again.
+            held.drop(room, self._number(max(self._expiring - 1, 0)))
+        size = held.size_bytes
+        if size > room:
+            raise BudgetError(
+                f"{self.name}: the results of one stream row take {format_bytes(size)}, and "
+                f"ordered output has {format_bytes(room)} for results",
+                hint=f'give memory="{8 * size}" or more, or leave ordered=True out',
+            )
+        self.budget.set("held results", size)
 
     def _leaving(self) -> int:
         """Rows of the oldest packet, which has met all of R; those that must begin anew stay."""

@@ -371,9 +371,12 @@ def export_circle(match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
 
 
 @kernel
-def oldest_number(waiting: Any, number_at: int) -> int:
-    """The number that the oldest row carries at this offset."""
-    return load_i64(slot_address(waiting, waiting.free) + number_at)
+def number_of(waiting: Any, number_at: int, place: int) -> int:
+    """The number that a row carries at this offset; `place` counts rows from the oldest on."""
+    slot = waiting.free + place
+    if slot >= waiting.limit:
+        slot -= waiting.limit - 1
+    return load_i64(slot_address(waiting, slot) + number_at)
 
 
 @kernel
