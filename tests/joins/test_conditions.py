@@ -264,7 +264,7 @@ def test_errors(master: Path) -> None:
         ss.make_join(algorithm, master, schema=schema, condition=condition, **arguments).close()
 
     good = ss.compare("price", "<", "low")
-    with pytest.raises(OptionError, match=r"sweepjoin joins equal keys only.*Hint: use one of mesh"):
+    with pytest.raises(OptionError, match=r"sweepjoin joins equal keys only.*Hint: use one of"):
         make(good, "sweepjoin", on={"id": "k"})
     with pytest.raises(OptionError, match="neither on= nor condition="):
         make(None)

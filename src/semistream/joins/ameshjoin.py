@@ -98,7 +98,8 @@ class AMeshJoin(ScanJoin):
 
     Departures. The paper does not say how the rate is found: here an exponential average over the
     last iterations; while rows find no room the memory is used in full, until a pass goes by
-    without that. w is what has come, at most what the memory granted has room for. Shares of the
+    without that. w is what has come, at most what the memory granted has room for; only while that
+    is more than can be kept up with, it is the tuner's. Shares of the
     memory move when they are off by more than a tenth, rows' memory at moments when their circle of
     slots does not go over its end, and not at all for streams with byte strings. An iteration may
     have more pages than the buffer holds, which then is filled several times. At most 4096
@@ -132,16 +133,19 @@ class AMeshJoin(ScanJoin):
         self._passed_since_refusal = 0
         self._refused = False
         self._wanted_buffer = self.buffer_pages
+        chunks = max(-(-self.master.pages // self.chunk_pages), 1)
+        self._setting = Setting(max(self.waiting.capacity // chunks, 1), self.chunk_pages)
 
     def reserve_waiting(self, size_bytes: int) -> int:
         # The buffer may shrink to two pages; what it gives is the rows'.
         return size_bytes + self.plan["read buffer"]
 
     def rows_to_enter(self) -> int:
-        return self.waiting.capacity
+        # While there is more than enough, even steps keep rows from waiting for the next pass.
+        return self._setting.rows if math.isinf(self._rate) else self.waiting.capacity
 
     def pages_to_probe(self) -> int:
-        setting = self.tuner(self._observe())
+        self._setting = setting = self.tuner(self._observe())
         self.chunk_pages = min(max(setting.pages, 1), self.master.pages)
         self._share(setting)
         return self.chunk_pages
@@ -151,7 +155,8 @@ class AMeshJoin(ScanJoin):
         accepted = super().accept(batch)
         if accepted:
             self._row_s = _smoothed(self._row_s, (self.clock.now_ns() - start) / 1e9 / accepted)
-        if accepted < batch.num_rows and self.waiting.rows >= self.waiting.capacity:
+        is_full = self.waiting.rows >= self.waiting.capacity
+        if accepted < batch.num_rows and (is_full or math.isinf(self._rate)):
             self._refused = True
         return accepted
 

@@ -11,17 +11,19 @@ import pyarrow as pa
 from semistream.core.budget import MemoryPlan
 from semistream.core.errors import OptionError
 from semistream.core.join import Traits
+from semistream.joins.indexed import RUNS
 from semistream.joins.operator import PAGE
 from semistream.joins.pool import PagePool
 from semistream.joins.queued import QueuedJoin
+from semistream.joins.sizing import best_partition
 from semistream.kernels.matching import FULL
 from semistream.kernels.queue import count_rows
 from semistream.kernels.waiting import LINK
 
-LOADS = 32
-"""Segments that are loaded together, so that their reads overlap."""
+FEWEST_SEGMENTS = 16
+"""With fewer segments a slot says little about which is wanted most."""
 
-BUFFER_SHARE = 0.3
+BUFFER_SHARE = 0.2
 """Part of the memory that R-buffer and wait buffer share which is the R-buffer's."""
 
 THRESHOLD_FACTOR = 4
@@ -49,10 +51,11 @@ class PartitionedJoin(QueuedJoin):
     its size in `_sizes`.
 
     Departures: described in prose only, so thresholds, shares and the replacement are decided here:
-    the threshold is four times the average slot of a full buffer, the R-buffer has 0.3 of the
+    the threshold is four times the average slot of a full buffer, the R-buffer has 0.2 of the
     memory, and recent matches are a count that is halved each time when as many segments were
     loaded as the R-buffer holds. The two-level hash table is the chains of pages with the index.
-    Largest first is our reading of the order. Several segments are loaded at once. Keys that repeat
+    Largest first is our reading of the order. A segment is as large as HYBRIDJOIN's partitions, and
+    segments that make up a hundredth of R are loaded together. Keys that repeat
     in R are joined completely, over pages too.
     """
 
@@ -66,13 +69,13 @@ class PartitionedJoin(QueuedJoin):
     def __init__(
         self,
         *args: Any,
-        segment_pages: int = 1,
+        segment_pages: int | None = None,
         threshold: int | None = None,
         max_age: float | None = None,
         buffer_share: float = BUFFER_SHARE,
         **options: Any,
     ) -> None:
-        if segment_pages < 1:
+        if segment_pages is not None and segment_pages < 1:
             raise OptionError(f"segment_pages={segment_pages} is not above zero")
         if threshold is not None and threshold < 1:
             raise OptionError(f"threshold={threshold} is not above zero")
@@ -82,7 +85,7 @@ class PartitionedJoin(QueuedJoin):
             raise OptionError(
                 f"buffer_share={buffer_share} is not a share", hint="give 0 to below 1"
             )
-        self.span = segment_pages
+        self.segment_pages = segment_pages
         self.first_threshold = threshold
         self.max_age = max_age
         self.buffer_share = buffer_share
@@ -90,6 +93,7 @@ class PartitionedJoin(QueuedJoin):
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
+        self.span = self._span()
         parts = self.queue_parts(blob_bytes)
         pages = max(2 * self.span, min(64, limit // 16 // master.page_bytes))
         parts["read buffer"] = pages * master.page_bytes
@@ -98,6 +102,15 @@ class PartitionedJoin(QueuedJoin):
         left = limit - sum(parts.values()) - self.least_waiting(blob_bytes)
         parts["R-buffer"] = max(int(self.buffer_share * left), 0)
         return self.plan_waiting(parts, blob_bytes)
+
+    def _span(self) -> int:
+        pages, shards = max(self.master.pages, 1), len(self.master.manifest.shards)
+        if self.segment_pages is None:
+            best = best_partition(self.budget.limit_bytes / self.master.page_bytes)
+            span = min(best, max(pages // FEWEST_SEGMENTS, 1))
+        else:
+            span = min(self.segment_pages, pages)
+        return min(span, RUNS // 2) if shards > RUNS // 2 else span
 
     @property
     def _segments(self) -> int:
@@ -130,6 +143,9 @@ class PartitionedJoin(QueuedJoin):
         self._loading = np.empty(0, np.int64)
         self._ready = np.empty(0, np.int64)
         self.bind_kernels()
+        self._loads = max(
+            min(master.pages // 100 // self.span, RUNS // 2 // self.runs_per_group), 1
+        )
         average = self.waiting.capacity / self._segments
         self.threshold = self.first_threshold or max(int(THRESHOLD_FACTOR * average), 16)
 
@@ -183,12 +199,12 @@ class PartitionedJoin(QueuedJoin):
             before = self.clock.now_ns() - int(self.max_age * 1e9)
             aged = np.flatnonzero((self._sizes > 0) & (self._since <= before))
             if len(aged):
-                return aged[np.argsort(self._since[aged])][:LOADS]
+                return aged[np.argsort(self._since[aged])][: self._loads]
         largest = np.flatnonzero(self._sizes > self.threshold)
         if not len(largest) and forced:
             largest = np.flatnonzero(self._sizes)
-        if len(largest) > LOADS:
-            largest = largest[np.argpartition(self._sizes[largest], -LOADS)[-LOADS:]]
+        if len(largest) > self._loads:
+            largest = largest[np.argpartition(self._sizes[largest], -self._loads)[-self._loads :]]
         return largest
 
     def _load(self, segments: _I64) -> None:

@@ -11,6 +11,9 @@ from semistream.joins.scanning import ScanJoin
 QUEUE_PARTITIONS = 8576
 """k·l of the thesis's Table 4.4, the same for all sizes of R."""
 
+LEAST_ROWS = 256
+"""Where k·l is not given: rows of a batch, below which its own cost outweighs all else."""
+
 
 def logical_partitions(chunks: int, queue_partitions: int = QUEUE_PARTITIONS) -> int:
     """l for k chunks: as many logical partitions as keep k·l, the length of the queue, constant."""
@@ -34,7 +37,8 @@ class RMeshJoin(ScanJoin):
 
     Departures: boundaries of logical partitions are ⌊j·b/l⌋, where the printed test needs b/l to be
     a whole number; when k·l cannot be held because R has too many chunks, l is 1 and this is
-    MESHJOIN; a chunk with fewer pages than l has as many partitions as pages, with as many rows
+    MESHJOIN; unless k·l is given, it is smaller than the thesis's where batches would have under
+    256 rows; a chunk with fewer pages than l has as many partitions as pages, with as many rows
     more in each. Otherwise as `MeshJoin`.
     """
 
@@ -46,10 +50,8 @@ class RMeshJoin(ScanJoin):
     )
     takes_conditions = True
 
-    def __init__(
-        self, *args: Any, queue_partitions: int = QUEUE_PARTITIONS, **options: Any
-    ) -> None:
-        if queue_partitions < 1:
+    def __init__(self, *args: Any, queue_partitions: int | None = None, **options: Any) -> None:
+        if queue_partitions is not None and queue_partitions < 1:
             raise OptionError(f"queue_partitions={queue_partitions} is not above zero")
         self.queue_partitions = queue_partitions
         super().__init__(*args, **options)
@@ -73,4 +75,8 @@ class RMeshJoin(ScanJoin):
 
     def _partitions(self, chunk_pages: int) -> int:
         chunks = super().most_packets(chunk_pages)
-        return min(logical_partitions(chunks, self.queue_partitions), chunk_pages)
+        wanted = self.queue_partitions
+        if wanted is None:
+            rows = self.budget.limit_bytes // self.binding.layout.record_bytes
+            wanted = min(QUEUE_PARTITIONS, rows // LEAST_ROWS)
+        return min(logical_partitions(chunks, wanted), chunk_pages)

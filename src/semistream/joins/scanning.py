@@ -55,6 +55,9 @@ RUN_BYTES = 256 * 1024
 RUNS = 64
 """Requests planned ahead."""
 
+LEAST_BLOCK_ROWS = 256
+"""Rows looked at together on their way in, where fewer may enter."""
+
 SCRATCH_BYTES = 4096 + 16 * RUNS
 
 HELD_PART, LEAST_HELD_BYTES = 3, 8192
@@ -227,7 +230,15 @@ class ScanJoin(Operator):
             return 0
         if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
             return 0
-        return self._enter(batch, _NO_FLAGS, self.rows_to_enter())
+        most, done = self.rows_to_enter(), 0
+        while done < batch.num_rows:
+            # Looking at many more rows than may enter would be work thrown away, again and again.
+            block = batch.slice(done, max(most - int(self._entered[0]), LEAST_BLOCK_ROWS))
+            accepted = self._enter(block, _NO_FLAGS, most)
+            done += accepted
+            if accepted < block.num_rows:
+                break
+        return done
 
     def _enter(self, batch: pa.RecordBatch, met: npt.NDArray[np.uint8], most: int) -> int:
         assert self._out is not None

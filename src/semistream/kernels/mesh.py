@@ -61,8 +61,9 @@ P_SUBMITTED, P_GIVEN, P_PAGE, P_ROW, P_SLOT, P_WANTED = range(6)
 the row in it and the waiting row that comes next (-1: the first of its ring); pages to be probed
 yet."""
 
-AHEAD = 12
-"""Rows whose memory is asked for before they are reached."""
+AHEAD = 8
+"""Rows whose memory is asked for before they are reached: the ring's word first, twice as far, then
+the slot that it names."""
 
 
 @inlined
@@ -71,11 +72,19 @@ def _following(waiting: Any, slot: int) -> int:
 
 
 @inlined
-def _ask_for(waiting: Any, cache: Any, key: int) -> None:
-    """Ask for the memory that a row with this key will need on its way in."""
+def _ask_for_word(waiting: Any, cache: Any, key: int) -> None:
+    """Ask for what says where a key's rows are, cached or waiting."""
     if cache.places > 0:
         prefetch(cache.table + 16 * bucket_of(key, cache.places))
     prefetch(waiting.tail + 8 * bucket_of(key, waiting.buckets))
+
+
+@inlined
+def _ask_for_slot(waiting: Any, key: int) -> None:
+    """Ask for the youngest row of a key's ring, which a row that comes or goes changes."""
+    word = ring_word(waiting, bucket_of(key, waiting.buckets))
+    if word >= 0:
+        prefetch(slot_address(waiting, word & 0xFFFFFFFF))
 
 
 @inlined
@@ -125,11 +134,13 @@ def enter(
     Rows without a key have no partner and do not wait, nor do those whose key is cached. `met` has
     a flag per row, or is empty.
     """
-    for i in range(min(AHEAD, keys.size)):
-        _ask_for(waiting, cache, keys[i])
+    for i in range(min(2 * AHEAD, keys.size)):
+        _ask_for_word(waiting, cache, keys[i])
     for i in range(keys.size):
+        if i + 2 * AHEAD < keys.size:
+            _ask_for_word(waiting, cache, keys[i + 2 * AHEAD])
         if i + AHEAD < keys.size:
-            _ask_for(waiting, cache, keys[i + AHEAD])
+            _ask_for_slot(waiting, keys[i + AHEAD])
         place = find(cache, keys[i]) if valid[i] != 0 else np.int64(-1)
         if valid[i] == 0 or place >= 0:
             if not _pass(match, out, waiting, cache, columns, keys[i], i, place):
@@ -165,9 +176,10 @@ def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
         # `free` is the oldest slot of the circle here, not the head of a list.
         slot = waiting.free
         row = slot_address(waiting, slot)
-        if slot + AHEAD < waiting.limit:
-            ahead = load_i64(slot_address(waiting, slot + AHEAD))
-            prefetch(waiting.tail + 8 * bucket_of(ahead, waiting.buckets))
+        if slot + 2 * AHEAD < waiting.limit:
+            key = load_i64(slot_address(waiting, slot + 2 * AHEAD))
+            prefetch(waiting.tail + 8 * bucket_of(key, waiting.buckets))
+            _ask_for_slot(waiting, load_i64(slot_address(waiting, slot + AHEAD)))
         if has_met(waiting, row):
             match.matched += 1
         else:
