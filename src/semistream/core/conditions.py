@@ -35,6 +35,9 @@ Function = Callable[[pa.RecordBatch, pa.RecordBatch], Any]
 
 CLOSED = ("both", "left", "right", "neither")
 
+_WIDE = pa.decimal128(20, 0)
+"""Holds every 64-bit number, signed or not."""
+
 _LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _SWAPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 
@@ -141,20 +144,36 @@ class Comparison(Condition):
                 y = y + _number_of(self.offset, common, str(self))
             return Ordered(_of_floats(x), valid[0]), Ordered(_of_floats(y), valid[1])
         if kinds.is_decimal(common) or _is_text(common) or kinds.is_boolean(common):
-            if self.offset is not None:
-                offset = _number_of(self.offset, common, str(self))
-                # As wide as decimals get, so that a sum finds room.
-                wide = pa.decimal256(75, max(common.scale, -offset.as_tuple().exponent))
-                right = pc.add(right.cast(wide), pa.scalar(offset, wide))
-                left = left.cast(right.type)
-            ranks = pc.rank(pa.chunked_array([left, right]), tiebreaker="dense").to_numpy()
-            numbers = ranks.astype(np.int64)
-            return Ordered(numbers[: len(left)], valid[0]), Ordered(numbers[len(left) :], valid[1])
-        x = left.cast(pa.int64()).fill_null(0).to_numpy()
-        y = right.cast(pa.int64()).fill_null(0).to_numpy()
+            return self._ranks(left, right, valid)
+        left, right = left.cast(pa.int64()), right.cast(pa.int64())
+        x, y = left.fill_null(0).to_numpy(), right.fill_null(0).to_numpy()
         if self.offset is not None:
-            y = _add(y, int(_number_of(self.offset, common, str(self))))
+            offset = int(_number_of(self.offset, common, str(self)))
+            if len(y) and not _LEAST <= int(y.min()) + offset <= int(y.max()) + offset <= _MOST:
+                # Sums that no 64-bit number holds.
+                return self._ranks(left.cast(_WIDE), right.cast(_WIDE), valid, Decimal(offset))
+            y = y + offset
         return Ordered(x, valid[0]), Ordered(y, valid[1])
+
+    def _ranks(
+        self,
+        left: pa.Array,
+        right: pa.Array,
+        valid: tuple[Flags, Flags],
+        offset: Decimal | None = None,
+    ) -> tuple[Ordered, Ordered]:
+        """Numbers for values that are none themselves: their places in the order of both sides."""
+        if offset is None and self.offset is not None:
+            offset = _number_of(self.offset, right.type, str(self))
+        if offset is not None:
+            # As wide as decimals get, so that a sum finds room.
+            scale = max(right.type.scale, -int(offset.as_tuple().exponent))
+            wide = pa.decimal256(75, scale)
+            right = pc.add(right.cast(wide), pa.scalar(offset, wide))
+            left = left.cast(right.type)
+        ranks = pc.rank(pa.chunked_array([left, right]), tiebreaker="dense").to_numpy()
+        numbers = ranks.astype(np.int64)
+        return Ordered(numbers[: len(left)], valid[0]), Ordered(numbers[len(left) :], valid[1])
 
     def key_range(self, stream: pa.Array, key_type: pa.DataType) -> tuple[Numbers, Numbers]:
         """For each stream value the master's values that can be partners: from, to, both included.
@@ -170,7 +189,8 @@ class Comparison(Condition):
         if pa.types.is_float64(common) or pa.types.is_decimal(common):
             numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() - float(offset)
             # What was rounded on the way gets room for it: `holds` decides.
-            slack = (np.abs(numbers) + abs(float(offset))) * 1e-15
+            finite = np.where(np.isfinite(numbers), np.abs(numbers), 0.0)
+            slack = (finite + abs(float(offset))) * 1e-15
             low, high = _to_int64(np.floor(numbers - slack)), _to_int64(np.ceil(numbers + slack))
         else:
             values = _add(column.cast(pa.int64()).fill_null(0).to_numpy(), -int(offset))

@@ -17,8 +17,8 @@ from semistream.kernels.mesh import P_GIVEN, P_SUBMITTED
 MOST_PACKETS = 4096
 """Packets that wait at most; a queue for every page of R would take a large part of the memory."""
 
-REQUEST_S = 1e-4
-"""Seconds that a read costs besides its pages: the disk's seek."""
+REQUEST_S = 1e-3
+"""Seconds that an iteration costs besides its pages and rows: a seek, and our own calls."""
 
 PAGE_S, ROW_S = 4e-6, 2e-7
 """Seconds per page probed and per row that comes and goes, until they are measured."""

@@ -231,7 +231,7 @@ class ScanJoin(Operator):
         if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
             return 0
         most, done = self.rows_to_enter(), 0
-        while done < batch.num_rows:
+        while done < batch.num_rows and self._entered[0] < most:
             # Looking at many more rows than may enter would be work thrown away, again and again.
             block = batch.slice(done, max(most - int(self._entered[0]), LEAST_BLOCK_ROWS))
             accepted = self._enter(block, _NO_FLAGS, most)
