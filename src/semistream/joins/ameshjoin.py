@@ -221,7 +221,7 @@ class AMeshJoin(ScanJoin):
             self._wanted_buffer = self.buffer_pages
             self._reader.resize(self.buffer_pages)
             self.budget.set("read buffer", self.buffer_pages * page)
-            self._run_pages = max(min(RUN_BYTES // page, self.buffer_pages // 2), 1)
+            self._run_pages = max(min(RUN_BYTES // page, self.buffer_pages // 4), 1)
         super().plan_runs()
 
     def _grant(self, slots: int) -> None:

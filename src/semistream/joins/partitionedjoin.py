@@ -173,13 +173,20 @@ class PartitionedJoin(QueuedJoin):
         self._serve(forced=True)
 
     def _serve(self, *, forced: bool) -> None:
-        """Join rows of segments in memory, then load those that are due; `forced`, at least one."""
+        """Load segments that are too old, join rows of those in memory, then load what else is due.
+
+        If `forced`, at least one is loaded, unless the output is full before that.
+        """
         while True:
             if self.reads_pending:
                 if self.join_planned() == FULL:
                     return
                 self._count(self._loading)
                 self._loading = self._loading[:0]
+            aged = self._aged()
+            if len(aged):
+                self._load(aged)
+                continue
             if len(self._ready):
                 left = self.join_pool(self._ready.copy())
                 self._count(np.union1d(self._ready, self._ready + 1) // self.span)
@@ -193,13 +200,16 @@ class PartitionedJoin(QueuedJoin):
             self._load(due)
             forced = False
 
+    def _aged(self) -> _I64:
+        """Segments whose oldest row has waited too long, that with the oldest first."""
+        if self.max_age is None:
+            return np.empty(0, np.int64)
+        before = self.clock.now_ns() - int(self.max_age * 1e9)
+        aged = np.flatnonzero((self._sizes > 0) & (self._since <= before))
+        return aged[np.argsort(self._since[aged])][: self._loads]
+
     def _due(self, forced: bool) -> _I64:
-        """Segments to be loaded next: too old, too many rows, or, if forced, the largest slots."""
-        if self.max_age is not None:
-            before = self.clock.now_ns() - int(self.max_age * 1e9)
-            aged = np.flatnonzero((self._sizes > 0) & (self._since <= before))
-            if len(aged):
-                return aged[np.argsort(self._since[aged])][: self._loads]
+        """Segments to be loaded next: those with too many rows or, if forced, the largest slots."""
         largest = np.flatnonzero(self._sizes > self.threshold)
         if not len(largest) and forced:
             largest = np.flatnonzero(self._sizes)

@@ -50,7 +50,10 @@ CHUNK_BYTES = 930_000
 """The thesis's default disk buffer (§3.7): within 2 % of the best from 20 to 320 MB."""
 
 RUN_BYTES = 256 * 1024
-"""A chunk is read in requests of this size, so that several are in flight."""
+"""A chunk is read in requests of this size at most, so that several are in flight."""
+
+MOST_BUFFER_BYTES = 4 << 20
+"""Beyond this a disk gains nothing: several requests keep it busy."""
 
 RUNS = 64
 """Requests planned ahead."""
@@ -130,12 +133,11 @@ class ScanJoin(Operator):
     # Memory.
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
-        page = self.master.page_bytes
+        page, limit = self.master.page_bytes, self.budget.limit_bytes
         parts = self.common_parts(index=False)
-        pages = max(self.master.pages, 1)
-        wanted = min(self.chunk_bytes, self.budget.limit_bytes // 10)
-        chunk = min(max(wanted // page, 1), pages)
-        parts["read buffer"] = 2 * chunk * page
+        self.chunk_pages = chunk = self._chunk()
+        buffer = min(2 * chunk, max(min(limit // 20, MOST_BUFFER_BYTES) // page, 2))
+        parts["read buffer"] = buffer * page
         parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
         parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
         parts |= self.more_parts()
@@ -150,6 +152,11 @@ class ScanJoin(Operator):
         shares = {"held results": held, "waiting rows": plan["waiting rows"] - held}
         return MemoryPlan(plan.total_bytes, {**plan.shares, **shares})
 
+    def _chunk(self) -> int:
+        """Pages of a chunk."""
+        wanted = min(self.chunk_bytes, self.budget.limit_bytes // 10)
+        return min(max(wanted // self.master.page_bytes, 1), max(self.master.pages, 1))
+
     def least_waiting(self, blob_bytes: float) -> int:
         """Bytes without which no rows can wait."""
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
@@ -162,8 +169,7 @@ class ScanJoin(Operator):
         self._out = self.allocate_output()
         self.allocate_waiting(blob_bytes, plan["waiting rows"])
         self.buffer_pages = plan["read buffer"] // master.page_bytes
-        self.chunk_pages = self.buffer_pages // 2
-        self._run_pages = max(min(RUN_BYTES // master.page_bytes, self.chunk_pages), 1)
+        self._run_pages = max(min(RUN_BYTES // master.page_bytes, self.buffer_pages // 4), 1)
         self._reader = master.reader(self.buffer_pages, measure=self.clock.real)
         self._packets = Packets(plan["queue"] // Packets.ENTRY_BYTES)
         self._entered = np.zeros(1, np.int64)
