@@ -156,6 +156,12 @@ class PartitionedJoin(QueuedJoin):
 
     # Rows on their way in.
 
+    def accept(self, batch: pa.RecordBatch) -> int:
+        if self._out is not None and (self.reads_pending or len(self._ready)):
+            # Rows that came while a segment is being joined would keep it from ever being done.
+            return 0
+        return super().accept(batch)
+
     def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
         pages = self._pages[:rows][valid[:rows] != 0].astype(np.int64)
         pages = pages[pages >= 0]

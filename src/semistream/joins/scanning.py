@@ -237,12 +237,12 @@ class ScanJoin(Operator):
         if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
             return 0
         most, done = self.rows_to_enter(), 0
-        while done < batch.num_rows and self._entered[0] < most:
+        while done < batch.num_rows:
             # Looking at many more rows than may enter would be work thrown away, again and again.
             block = batch.slice(done, max(most - int(self._entered[0]), LEAST_BLOCK_ROWS))
             accepted = self._enter(block, _NO_FLAGS, most)
             done += accepted
-            if accepted < block.num_rows:
+            if accepted < block.num_rows or self._entered[0] >= most:
                 break
         return done
 
