@@ -176,7 +176,8 @@ class PartitionedJoin(QueuedJoin):
         self._serve(forced=False)
 
     def work(self) -> None:
-        self._serve(forced=True)
+        # What was begun comes first; only a step that finds nothing begun means a full buffer.
+        self._serve(forced=not self.reads_pending and not len(self._ready))
 
     def _serve(self, *, forced: bool) -> None:
         """Load segments that are too old, join rows of those in memory, then load what else is due.
