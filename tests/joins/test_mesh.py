@@ -128,6 +128,7 @@ def test_tuner_needs_less_memory_for_a_lower_rate() -> None:
         rate=math.inf,
         master_pages=10_000,
         page_bytes=8192,
+        buffer_pages=10_000,
         row_bytes=24,
         memory_bytes=8_000_000,
         request_s=8e-3,

@@ -42,12 +42,14 @@ class Observed:
     """What a tuner decides by.
 
     `rate` is in rows per second, infinite while more rows are offered than find room.
-    `memory_bytes` is what the read buffer (two chunks) and the waiting rows may take together.
+    `memory_bytes` is what the read buffer (two chunks, `buffer_pages` at most) and the waiting rows
+    may take together.
     """
 
     rate: float
     master_pages: int
     page_bytes: int
+    buffer_pages: int
     row_bytes: float
     memory_bytes: int
     request_s: float
@@ -67,17 +69,18 @@ def tune(observed: Observed) -> Setting:
     o = observed
     steps = np.arange(0, 2 * math.log2(max(o.master_pages, 1)) + 1)
     b = np.unique(np.minimum(np.ceil(2 ** (steps / 2)), max(o.master_pages, 1)))
-    b = b[2 * b * o.page_bytes <= o.memory_bytes / 2] if len(b) > 1 else b
+    b = b[np.minimum(2 * b, o.buffer_pages) * o.page_bytes <= o.memory_bytes / 2]
     b = b if len(b) else np.ones(1)
+    buffer = np.minimum(2 * b, o.buffer_pages) * o.page_bytes
     per_chunk = o.request_s + b * o.page_s
     chunks = np.ceil(o.master_pages / b)
     if o.rate * o.row_s < 1:
         w = o.rate * per_chunk / (1 - o.rate * o.row_s)
-        memory = 2 * b * o.page_bytes + w * chunks * o.row_bytes
+        memory = buffer + w * chunks * o.row_bytes
         best = int(np.argmin(memory))
         if memory[best] <= o.memory_bytes:
             return Setting(max(math.ceil(w[best]), 1), int(b[best]))
-    w = np.maximum((o.memory_bytes - 2 * b * o.page_bytes) / (chunks * o.row_bytes), 1)
+    w = np.maximum((o.memory_bytes - buffer) / (chunks * o.row_bytes), 1)
     best = int(np.argmax(w / (per_chunk + w * o.row_s)))
     return Setting(max(int(w[best]), 1), int(b[best]))
 
@@ -184,6 +187,7 @@ class AMeshJoin(ScanJoin):
             rate=self._rate,
             master_pages=self.master.pages,
             page_bytes=self.master.page_bytes,
+            buffer_pages=self.plan["read buffer"] // self.master.page_bytes,
             row_bytes=self.waiting.row_bytes + 4,
             memory_bytes=self._shared,
             request_s=self.request_s,
