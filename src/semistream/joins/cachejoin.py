@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from semistream.core.errors import OptionError
 from semistream.core.join import Traits
 from semistream.joins.probing import CachingJoin
+from semistream.joins.threshold import Threshold, check_threshold
 from semistream.kernels.admission import RANDOM
 
 
@@ -42,35 +42,16 @@ class CacheJoin(CachingJoin):
     policy = RANDOM
 
     def __init__(self, *args: Any, threshold: int | None = None, **options: Any) -> None:
-        if threshold is not None and threshold < 1:
-            raise OptionError(
-                f"threshold={threshold} is not above zero",
-                hint="give the requests that a row must exceed at first, or leave it out",
-            )
-        self.first_threshold = threshold
+        self.first_threshold = check_threshold(threshold)
         super().__init__(*args, **options)
 
     @property
     def threshold(self) -> int:
         """Requests that a row must exceed to be cached."""
-        return int(self.match.threshold)
+        return self._threshold.value
 
     def hold(self) -> None:
-        start = self.first_threshold
-        if start is None:
-            start = max(int(self.cache.row_bytes / self.waiting.row_bytes), 1)
-        self.match.threshold = start
-        self._given_up = 0
-        self._loads_seen = 0
+        self._threshold = Threshold(self.match, self.cache, self.waiting, self.first_threshold)
 
     def loaded(self, first: int, count: int) -> None:
-        cache = self.cache.state
-        overwrote = cache.given_up > self._given_up
-        self._given_up = cache.given_up
-        self._loads_seen += 1
-        fall = 0
-        if self._loads_seen % self.groups == 0:
-            fall = max(self.threshold // 2, 1)
-        elif cache.used < cache.limit and not overwrote:
-            fall = 1
-        self.match.threshold = max(self.threshold - fall, 1)
+        self._threshold.loaded(self.groups)

@@ -22,6 +22,7 @@ from semistream.kernels.matching import (
     export_rows,
     feed,
     import_rows,
+    join_framed,
     join_next,
     join_runs,
     take_in,
@@ -210,6 +211,22 @@ class IndexedJoin(Operator):
         if status == BROKEN:
             raise reader.error()
         return int(status)
+
+    def join_pool(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Join waiting rows with pages of the buffer pool; the pages that are not done by that."""
+        assert self._out is not None
+        left = join_framed(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            self.frames.kernel,
+            pages,
+            len(pages),
+            self.clock.now_ns(),
+        )
+        return pages[:left]
 
     def plan_runs(self, runs: npt.NDArray[np.int64]) -> None:
         """Append runs to those not yet submitted; there must be room (see `runs_left`)."""

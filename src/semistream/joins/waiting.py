@@ -134,6 +134,11 @@ class WaitingRows:
         return int(self.state.limit) - 1
 
     @property
+    def most_slots(self) -> int:
+        """Slots for which memory is reserved."""
+        return self._slots
+
+    @property
     def size_bytes(self) -> int:
         """Bytes granted to rows and blocks."""
         blocks = self.heap.limit * BLOCK_BYTES if self.heap else 0
@@ -157,6 +162,11 @@ class WaitingRows:
         set_slot_limit(self.state.kernel, slots)
         if self.heap is not None:
             self.heap.set_limit(max(int(usable - slots * self.stride) // BLOCK_BYTES, 0))
+
+    def set_circle(self, slots: int) -> None:
+        """Allow this many slots, used in a circle; the caller knows that all above are free."""
+        self.state.limit = slots
+        self._region.release(slots * self.stride)
 
     def settle(self) -> None:
         """All rows that came before the last `set_bytes` have left: give the rest back."""

@@ -77,6 +77,20 @@ def has_rows(waiting: Any, group: int) -> bool:
 
 
 @kernel
+def count_rows(waiting: Any, link_at: int, groups: _I64, counts: _I32) -> None:
+    """Count the rows that wait in the buckets of each group."""
+    for i in range(groups.size):
+        group = groups[i]
+        total = 0
+        for bucket in range(group * waiting.span, min((group + 1) * waiting.span, waiting.buckets)):
+            slot = np.int64(load_i32(waiting.tail + 4 * bucket))
+            while slot >= 0:
+                total += 1
+                slot = np.int64(load_i32(waiting.rows + slot * waiting.stride + link_at))
+        counts[group] = np.int32(total)
+
+
+@kernel
 def take_oldest(waiting: Any, out: _I64) -> int:
     """Take groups off the front of the queue, as many as `out` holds; how many were not empty."""
     count = 0

@@ -179,6 +179,13 @@ def mark_met(waiting: Any, address: int) -> None:
 
 
 @inlined
+def clear_met(waiting: Any, address: int) -> None:
+    """Forget that the row at `address` has met a partner."""
+    at = address + waiting.flag_at
+    store_u8(at, np.uint8(load_u8(at) & ~(1 << waiting.flag_bit)))
+
+
+@inlined
 def put_blob(blocks: Any, origin: int, length: int) -> int:
     """Store bytes in blocks; the first block, -1 for no bytes, -2 if there is no room."""
     if length == 0:
