@@ -15,11 +15,13 @@ from semistream.joins.hybridjoin import HybridJoin
 from semistream.joins.inlj import IndexNestedLoopJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
+from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
-    join.name: join for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SweepJoin)
+    join.name: join
+    for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SemiStreamedIndexJoin, SweepJoin)
 }
 
 DEFAULT = "sweepjoin"

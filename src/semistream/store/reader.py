@@ -104,6 +104,12 @@ class PageReader:
         """Seconds that the join waited for reads."""
         return float(self.ring.wait_ns) / 1e9
 
+    def go_on_from(self, other: PageReader) -> None:
+        """Count on from where another reader ended."""
+        for name in ("submitted", "pages_read", "seeks", "wait_ns", "join_ns"):
+            setattr(self.ring, name, getattr(other.ring, name))
+        self.ring.taken = self.ring.submitted
+
     def error(self) -> StoreError:
         """What went wrong, after a kernel said that a read is broken."""
         ring = self.ring
