@@ -60,7 +60,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
     number of rows that wanted them since the last join phase; the best stay or will stay (ToKeep),
     the rest of the cache goes (ToRemove); then P_u is read by the cheapest plan, and each page is
     joined with its list. One `step` is one online phase and, if it is due, the join phase. A step
-    without new rows since the last one counts as a pause of the stream and forces the join phase.
+    to which no rows were offered since the last one counts as a pause of the stream and forces the join phase.
 
     Names: IB_thresh is `ib_rows`, SB_thresh `sb_rows`, maxScan `max_scan`; S and T are `seek_s` and
     `page_s`; |CR| is `frames.used`.
@@ -184,7 +184,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.phase = Struct(PHASE, order=self._order, scale=scale)
         self._growing_to = 0
         self._in_ib = 0
-        self._rows_came = False
+        self._was_offered = False
         self._draining = False
         self._joining = False
         self._peak_rows = 0
@@ -242,6 +242,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
         pages[:] = self.master.pages
 
     def accept(self, batch: pa.RecordBatch) -> int:
+        assert self._out is not None
+        self._was_offered = True
         room = self.ib_rows + self.burst_rows - self._in_ib
         if room <= 0:
             return 0
@@ -256,8 +258,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
                 self._ib_since = self.clock.now_ns()
             self._in_ib += came
             self._peak_rows = max(self._peak_rows, self.waiting.rows)
-        self._rows_came = self._rows_came or accepted > 0
-        self._was_full = self._was_full or accepted < wanted
+        if accepted < wanted and not self._out.pending:
+            self._was_full = True
         return accepted
 
     def _make_room_for(self, rows: int) -> None:
@@ -281,7 +283,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
     # Online phase.
 
     def work(self) -> None:
-        paused, self._rows_came = not self._rows_came, False
+        paused, self._was_offered = not self._was_offered, False
         self.phase.stamp = self._iterations if self.policy == "lru" else 0
         if not self._joining:
             if self._is_pending():
@@ -340,7 +342,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         if waiting == 0:
             return False
         self._was_full = self._was_full or waiting >= self.sb_rows
-        if self._draining or waiting >= self.sb_rows:
+        if self._draining or self._was_full:
             return True
         return paused if self.max_wait_ns is None else self._is_urgent()
 
