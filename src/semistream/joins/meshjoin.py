@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from semistream.core.budget import parse_bytes, type_of_size
 from semistream.core.join import Traits
-from semistream.joins.scanning import CHUNK_BYTES, ScanJoin
+from semistream.joins.scanning import ScanJoin
 
 
 class MeshJoin(ScanJoin):
@@ -34,7 +31,3 @@ class MeshJoin(ScanJoin):
         idea="scan the master in a circle; each row stays until it has met all of it",
         needs_index=False,
     )
-
-    def __init__(self, *args: Any, chunk: type_of_size = CHUNK_BYTES, **options: Any) -> None:
-        self.chunk_bytes = parse_bytes(chunk, what="chunk")
-        super().__init__(*args, **options)

@@ -10,18 +10,30 @@ import pyarrow as pa
 from semistream.core.budget import MemoryBudget, parse_bytes, type_of_size
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import unknown_name
+from semistream.joins.ameshjoin import AMeshJoin
 from semistream.joins.binding import Binding, On
 from semistream.joins.hybridjoin import HybridJoin
 from semistream.joins.inlj import IndexNestedLoopJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
+from semistream.joins.rmeshjoin import RMeshJoin
+from semistream.joins.ssbj import SemiStreamBalancedJoin
 from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
     join.name: join
-    for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SemiStreamedIndexJoin, SweepJoin)
+    for join in (
+        IndexNestedLoopJoin,
+        MeshJoin,
+        AMeshJoin,
+        RMeshJoin,
+        HybridJoin,
+        SemiStreamedIndexJoin,
+        SemiStreamBalancedJoin,
+        SweepJoin,
+    )
 }
 
 DEFAULT = "sweepjoin"

@@ -1,6 +1,7 @@
 """Kernels for joins that scan the master: rows wait in hash rings and meet every page once.
 
-Slots are used in a circle, from slot 1 on: rows leave in the order in which they came.
+Slots are used in a circle, from slot 1 on: rows leave in the order in which they came. Rows whose
+key is in the cache never wait; a join without a cache hands in an empty one.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from semistream.kernels.cache import count_hit, find
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.matching import (
     BROKEN,
     FULL,
     IDLE,
+    MORE,
     emit_unmatched,
+    join_cached,
     note_latency,
     row_blob_address,
     same_key,
@@ -28,6 +32,7 @@ from semistream.kernels.reading import (
     give_back,
     in_flight,
     oldest,
+    request_at,
     submit,
 )
 from semistream.kernels.rows import blob_length, emit, has_room, pack_blob, pack_row, wanted_length
@@ -46,12 +51,17 @@ from semistream.kernels.waiting import (
     slots_left,
     write_slot,
 )
+from semistream.kernels.watching import watch_page
 
 _I64 = npt.NDArray[np.int64]
 
-P_SUBMITTED, P_GIVEN, P_PAGE, P_ROW, P_SLOT = range(5)
+P_SUBMITTED, P_GIVEN, P_PAGE, P_ROW, P_SLOT, P_WANTED = range(6)
 """Progress of a scan: runs submitted, runs given, and where it stopped in the oldest one: the page,
-the row in it and the waiting row that comes next (-1: the first of its ring)."""
+the row in it and the waiting row that comes next (-1: the first of its ring); pages to be probed
+yet."""
+
+AHEAD = 12
+"""Rows whose memory is asked for before they are reached."""
 
 
 @inlined
@@ -59,41 +69,81 @@ def _following(waiting: Any, slot: int) -> int:
     return slot + 1 if slot + 1 < waiting.limit else np.int64(1)
 
 
+@inlined
+def _ask_for(waiting: Any, cache: Any, key: int) -> None:
+    """Ask for the memory that a row with this key will need on its way in."""
+    if cache.places > 0:
+        prefetch(cache.table + 16 * bucket_of(key, cache.places))
+    prefetch(waiting.tail + 8 * bucket_of(key, waiting.buckets))
+
+
+@inlined
+def _pass(
+    match: Any, out: Any, waiting: Any, cache: Any, columns: Any, key: int, row: int, place: int
+) -> bool:
+    """Answer a row that need not wait, from the cache or (place -1) as unmatched; False: no room.
+
+    This is the stream-probing phase of the algorithms with a cache.
+    """
+    passing = slot_address(waiting, PASSING)
+    store_i64(passing, key)
+    length = pack_row(columns, row, passing)
+    if waiting.blob_at >= 0 and length > 0:
+        pack_blob(columns, row, waiting.scratch)
+    met = 0
+    if place >= 0:
+        met = join_cached(match, out, cache, place, passing, waiting.scratch, length)
+    if met < 0:
+        return False
+    if met == 0:
+        if not has_room(out, 1, length):
+            match.needed = length
+            return False
+        emit_unmatched(match, out, passing, waiting.scratch)
+    else:
+        match.matched += 1
+    return True
+
+
 @kernel
 def enter(
     match: Any,
     out: Any,
     waiting: Any,
+    cache: Any,
     columns: Any,
     keys: _I64,
     valid: npt.NDArray[np.uint8],
     met: npt.NDArray[np.uint8],
-    first: int,
     most: int,
     now: int,
     entered: _I64,
 ) -> int:
     """Let rows wait, at most `most`; how many were accepted. `entered[0]` counts those that wait.
 
-    Rows without a key have no partner and do not wait. `met` has a flag per row, or is empty.
+    Rows without a key have no partner and do not wait, nor do those whose key is cached. `met` has
+    a flag per row, or is empty.
     """
-    passing = slot_address(waiting, PASSING)
+    for i in range(min(AHEAD, keys.size)):
+        _ask_for(waiting, cache, keys[i])
     for i in range(keys.size):
-        if valid[i] == 0:
-            length = pack_row(columns, first + i, passing)
-            if not has_room(out, 1, length):
-                match.needed = length
+        if i + AHEAD < keys.size:
+            _ask_for(waiting, cache, keys[i + AHEAD])
+        place = find(cache, keys[i]) if valid[i] != 0 else np.int64(-1)
+        if valid[i] == 0 or place >= 0:
+            if not _pass(match, out, waiting, cache, columns, keys[i], i, place):
                 return i
-            if waiting.blob_at >= 0 and length > 0:
-                pack_blob(columns, first + i, waiting.scratch)
-            emit_unmatched(match, out, passing, waiting.scratch)
-            match.null_keys += 1
+            if place >= 0:
+                count_hit(cache, place)
+                match.hits += 1
+            else:
+                match.null_keys += 1
             continue
         if entered[0] >= most or slots_left(waiting) <= 0:
             return i
         slot = waiting.fresh
         store_i64(slot_address(waiting, slot), keys[i])
-        if not write_slot(waiting, columns, first + i, slot):
+        if not write_slot(waiting, columns, i, slot):
             return i
         if met.size > 0 and met[i] != 0:
             mark_met(waiting, slot_address(waiting, slot))
@@ -114,6 +164,9 @@ def expire(match: Any, out: Any, waiting: Any, count: int, now: int) -> int:
         # `free` is the oldest slot of the circle here, not the head of a list.
         slot = waiting.free
         row = slot_address(waiting, slot)
+        if slot + AHEAD < waiting.limit:
+            ahead = load_i64(slot_address(waiting, slot + AHEAD))
+            prefetch(waiting.tail + 8 * bucket_of(ahead, waiting.buckets))
         if has_met(waiting, row):
             match.matched += 1
         else:
@@ -210,35 +263,60 @@ def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -
 
 
 @kernel
-def probe_runs(
-    match: Any, out: Any, waiting: Any, ring: Any, runs: _I64, progress: _I64, wanted: int
-) -> int:
-    """Read on, and probe the next `wanted` runs; FULL, IDLE when done, BROKEN if a read failed.
+def read_on(ring: Any, runs: _I64, progress: _I64) -> int:
+    """Submit what there is room for and wait for the oldest run: MORE, IDLE without one, BROKEN."""
+    while progress[P_SUBMITTED] < progress[P_GIVEN]:
+        i = progress[P_SUBMITTED]
+        if not submit(ring, runs[i, 0], runs[i, 1]):
+            break
+        progress[P_SUBMITTED] += 1
+    if in_flight(ring) == 0:
+        return IDLE
+    return MORE if oldest(ring) != 0 else BROKEN
 
-    `runs` may list more than that: they are read ahead. `wanted` counts from the oldest run that is
-    not finished; it is given back in `progress[5]`.
+
+@inlined
+def oldest_run(ring: Any) -> int:
+    """The request that `read_on` has waited for."""
+    return request_at(ring, ring.taken)
+
+
+@kernel
+def probe_pages(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    watch: Any,
+    ring: Any,
+    runs: _I64,
+    progress: _I64,
+) -> int:
+    """Read on, and probe the next `progress[P_WANTED]` pages: MORE when they are done.
+
+    Keys that are watched are counted, or collected into the cache.
+
+    FULL: there is no room for a result; IDLE: all of `runs` is done and more is wanted; BROKEN: a
+    read failed. `runs` may list more than is wanted: it is read ahead.
     """
-    progress[5] = wanted
-    while True:
-        while progress[P_SUBMITTED] < progress[P_GIVEN]:
-            i = progress[P_SUBMITTED]
-            if not submit(ring, runs[i, 0], runs[i, 1]):
-                break
-            progress[P_SUBMITTED] += 1
-        if progress[5] == 0 or in_flight(ring) == 0:
-            return IDLE
-        request = oldest(ring)
-        if request == 0:
-            return BROKEN
+    while progress[P_WANTED] > 0:
+        status = read_on(ring, runs, progress)
+        if status != MORE:
+            return status
+        request = oldest_run(ring)
         start, count = load_i64(request + REQ_BUFFER), load_i64(request + REQ_COUNT)
-        while progress[P_PAGE] < count:
+        while progress[P_PAGE] < count and progress[P_WANTED] > 0:
             page = start + progress[P_PAGE] * ring.page_bytes
             if not _probe_page(match, out, waiting, page, progress):
                 return FULL
+            if watch.keys > 0:
+                watch_page(watch, cache, page, match.page.record_bytes)
             progress[P_PAGE] += 1
-        progress[P_PAGE] = 0
-        progress[5] -= 1
-        give_back(ring)
+            progress[P_WANTED] -= 1
+        if progress[P_PAGE] == count:
+            progress[P_PAGE] = 0
+            give_back(ring)
+    return MORE
 
 
 @kernel
