@@ -25,7 +25,7 @@ from semistream.kernels.watching import (
 SWITCHING_BYTES = 500_000
 """The paper's switching buffer."""
 
-BUFFER_SHARE = 16
+BUFFER_SHARE = 32
 """The switching buffer and the watched keys take at most this part of the memory each."""
 
 EVICTION_CYCLES = 10
