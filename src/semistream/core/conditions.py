@@ -111,7 +111,7 @@ class Comparison(Condition):
     def check(self, stream: pa.Schema, master: pa.Schema) -> None:
         left = _field(stream, self.stream, "stream")
         right = _field(master, self.master, "master")
-        common = _common(left.type, right.type)
+        common = common_type(left.type, right.type)
         if common is None:
             raise SchemaError(
                 f"the stream's column {left.name!r} is {left.type} and the master's "
@@ -130,7 +130,7 @@ class Comparison(Condition):
 
         Numbers of two calls must not be mixed: for text and the like they are ranks within a call.
         """
-        common = _common(stream.type, master.type)
+        common = common_type(stream.type, master.type)
         assert common is not None, "checked before"
         left, right = _plain(stream).cast(common), _plain(master).cast(common)
         valid = _flags(left.is_valid()), _flags(right.is_valid())
@@ -162,7 +162,7 @@ class Comparison(Condition):
         For a master column of an integer or temporal type, as the numbers that Arrow stores. The
         range may be too wide by a value or two, never too narrow; a null's is empty (from > to).
         """
-        common = _common(stream.type, key_type)
+        common = common_type(stream.type, key_type)
         assert common is not None, "checked before"
         column = _plain(stream).cast(common)
         valid = _flags(column.is_valid())
@@ -364,7 +364,7 @@ def _is_text(type_: pa.DataType) -> bool:
     return bool(pa.types.is_large_string(type_) or pa.types.is_large_binary(type_))
 
 
-def _common(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
+def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """The type in which values of both are compared, or None if they cannot be."""
     kinds = pa.types
     both = [type_.value_type if kinds.is_dictionary(type_) else type_ for type_ in (left, right)]

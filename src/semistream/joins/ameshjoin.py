@@ -112,6 +112,7 @@ class AMeshJoin(ScanJoin):
         idea="as meshjoin, with batches and reads that follow the stream's rate",
         needs_index=False,
     )
+    takes_conditions = True
 
     def __init__(
         self, *args: Any, tuner: Tuner = tune, request_s: float = REQUEST_S, **options: Any

@@ -31,3 +31,4 @@ class MeshJoin(ScanJoin):
         idea="scan the master in a circle; each row stays until it has met all of it",
         needs_index=False,
     )
+    takes_conditions = True

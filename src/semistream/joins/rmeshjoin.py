@@ -44,6 +44,7 @@ class RMeshJoin(ScanJoin):
         idea="as meshjoin, with rows entering several times while one chunk is probed",
         needs_index=False,
     )
+    takes_conditions = True
 
     def __init__(
         self, *args: Any, queue_partitions: int = QUEUE_PARTITIONS, **options: Any

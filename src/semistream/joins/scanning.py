@@ -16,18 +16,22 @@ from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, Operator
 from semistream.joins.output import OutputBuffer
 from semistream.joins.packets import Packets
+from semistream.joins.pairs import PairProbe, Sizes
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.jit import read_only
-from semistream.kernels.matching import BROKEN, IDLE, MORE
+from semistream.kernels.matching import BROKEN, FULL, IDLE, MORE
 from semistream.kernels.mesh import (
     P_GIVEN,
+    P_PAGE,
     P_SUBMITTED,
     P_WANTED,
     enter,
     expire,
     export_circle,
     probe_pages,
+    read_on,
 )
+from semistream.kernels.pairs import done_with_run, run_at
 from semistream.kernels.rows import longest_blob
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import sign_rings
@@ -108,6 +112,8 @@ class ScanJoin(Operator):
         parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
         parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
         parts |= self.more_parts()
+        if self.binding.condition is not None:
+            parts["condition"] = self._sizes(blob_bytes).size_bytes
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
         return self.need(parts, "waiting rows", int(64 * row) + 4096)
 
@@ -131,7 +137,28 @@ class ScanJoin(Operator):
         self._read_page = 0
         self._left = 0
         self._expiring = 0
+        self._pairs: PairProbe | None = None
+        if self.binding.condition is not None:
+            self.budget.set("condition", plan["condition"])
+            self._pairs = PairProbe(
+                self.binding,
+                self.match,
+                self._out.out,
+                self.waiting,
+                self._sizes(blob_bytes),
+                master.page_bytes,
+                self.budget,
+            )
         self.allocate_more(blob_bytes)
+
+    def _sizes(self, blob_bytes: float) -> Sizes:
+        return Sizes.of(
+            self.master,
+            self.binding,
+            self.budget.limit_bytes,
+            blob_bytes,
+            self.row_room(blob_bytes),
+        )
 
     def allocate_waiting(self, blob_bytes: float, size_bytes: int) -> None:
         """Waiting rows in a circle of slots, with rings to find them by."""
@@ -237,6 +264,8 @@ class ScanJoin(Operator):
         """Probe as many pages as `progress` wants; MORE when it is done, FULL when it is not."""
         assert self._reader is not None
         assert self._out is not None
+        if self._pairs is not None:
+            return self._probe_pairs(self._pairs)
         while True:
             status = probe_pages(
                 self.match.kernel,
@@ -254,6 +283,31 @@ class ScanJoin(Operator):
         if status == BROKEN:
             raise self._reader.error()
         return int(status)
+
+    def _probe_pairs(self, pairs: PairProbe) -> int:
+        """The same under a condition: some pages at a time, as many as a block holds."""
+        assert self._reader is not None
+        ring, run = self._reader.ring.kernel, np.zeros(2, np.int64)
+        while self.pages_wanted:
+            status = read_on(ring, self._runs, self._progress)
+            if status == BROKEN:
+                raise self._reader.error()
+            if status == IDLE:
+                self.plan_runs()
+                continue
+            run_at(ring, run)
+            at = int(self._progress[P_PAGE])
+            pages = min(pairs.sizes.pages, int(run[1]) - at, self.pages_wanted)
+            if not pairs.is_busy:
+                pairs.begin(int(run[0]) + at * self.master.page_bytes, pages)
+            if not pairs.go_on():
+                return FULL
+            self._progress[P_WANTED] -= pages
+            self._progress[P_PAGE] = at + pages
+            if at + pages == run[1]:
+                self._progress[P_PAGE] = 0
+                done_with_run(ring)
+        return MORE
 
     @property
     def pages_wanted(self) -> int:
