@@ -82,8 +82,14 @@ class IndexedJoin(Operator):
     def cached_rows(self) -> int:
         return self.cache.rows if self._out is not None else 0
 
+    def keys_of(
+        self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
+    ) -> tuple[Keys, PackedColumns]:
+        """By what rows are looked up, and their columns; rows that wait already do so for `pages`."""
+        return self.binding.keys(batch)
+
     def accept(self, batch: pa.RecordBatch) -> int:
-        keys, packed = self.binding.keys(batch)
+        keys, packed = self.keys_of(batch)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
         done = 0
@@ -275,14 +281,15 @@ class IndexedJoin(Operator):
         stream = rows.select(self.binding.stream_schema.names)
         self._prepare(stream, blob_bytes)
         self.before_restore()
-        keys, packed = self.binding.keys(stream)
+        pages = rows.column(PAGE).to_numpy()
+        keys, packed = self.keys_of(stream, pages)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
         done = import_rows(
             self.waiting.state.kernel,
             packed.columns.kernel,
             keys.key64,
-            rows.column(PAGE).to_numpy(),
+            pages,
             rows.column(MET).to_numpy(),
             self.clock.now_ns(),
         )

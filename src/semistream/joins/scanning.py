@@ -287,7 +287,7 @@ class ScanJoin(Operator):
     def _probe_pairs(self, pairs: PairProbe) -> int:
         """The same under a condition: some pages at a time, as many as a block holds."""
         assert self._reader is not None
-        ring, run = self._reader.ring.kernel, np.zeros(2, np.int64)
+        ring, run = self._reader.ring.kernel, np.zeros(3, np.int64)
         while self.pages_wanted:
             status = read_on(ring, self._runs, self._progress)
             if status == BROKEN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,35 @@ import pyarrow as pa
 
 from semistream.core.budget import MemoryPlan
 from semistream.core.errors import OptionError, SchemaError
-from semistream.core.join import Traits
+from semistream.core.join import Snapshot, Traits
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import RUNS, IndexedJoin
 from semistream.joins.operator import PAGE
+from semistream.joins.pairs import Sizes
+from semistream.joins.spans import SpanProbe, keyless
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.frames import FRAMES
-from semistream.kernels.matching import BROKEN, FULL
+from semistream.kernels.jit import read_only
+from semistream.kernels.matching import BROKEN, FULL, IDLE
+from semistream.kernels.mesh import read_on
+from semistream.kernels.pairs import done_with_run, run_at
 from semistream.kernels.phases import (
     PHASE,
     count_wanted,
     drop_pages,
     join_kept,
     join_scans,
+    settle_pages,
     sort_in,
 )
 from semistream.kernels.planning import list_wanted, optimal_runs, scan_runs
 from semistream.kernels.region import Region
+from semistream.kernels.spans import next_listed
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
+from semistream.store.keys import Keys
+from semistream.store.layout import PackedColumns
+from semistream.store.reader import PageReader
 
 SEEK_S, PAGE_S = 1e-4, 6.25e-6
 """A disk of today: a random read costs about as much as 16 pages in sequence."""
@@ -101,6 +112,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         idea="collect rows, read all their pages by the cheapest plan, keep the most wanted pages",
         skew="page",
     )
+    takes_conditions = True
 
     def __init__(
         self,
@@ -146,9 +158,23 @@ class SemiStreamedIndexJoin(IndexedJoin):
         if self.max_scan is not None:
             # The dynamic programme: pages, costs, ends, and the runs.
             parts["read plan"] = 40 * (master.pages + 1)
+        if self._want_several:
+            parts["wanted pages"] = 4 * (master.pages + 1)
+        if self.binding.condition is not None:
+            sizes = self._sizes(blob_bytes)
+            parts["condition"] = sizes.size_bytes + 16 * sizes.stream_rows
         parts["scratch"] = self.scratch_bytes + 8 * BINS + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
         return self.need(parts, "stream and cache", int(LEAST_ROWS * row) + 4096)
+
+    @property
+    def _want_several(self) -> bool:
+        """Whether a row may want more than one page."""
+        return bool(self.master.index.continued) or self.binding.condition is not None
+
+    def _sizes(self, blob_bytes: float) -> Sizes:
+        limit, room = self.budget.limit_bytes, self.row_room(blob_bytes)
+        return Sizes.of(self.master, keyless(self.binding), limit, blob_bytes, room)
 
     def allocate(self, blob_bytes: float) -> None:
         master, plan = self.master, self.plan
@@ -182,6 +208,19 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self._histogram = np.zeros(BINS, np.int64)
         scale = max(int(self._frame_bytes / self.waiting.row_bytes) // (BINS // 4), 1)
         self.phase = Struct(PHASE, order=self._order, scale=scale)
+        self._changes = np.zeros(master.pages + 1 if self._want_several else 0, np.int32)
+        self.spans: SpanProbe | None = None
+        if self.binding.condition is not None:
+            self.spans = SpanProbe(
+                master,
+                self.binding,
+                self.match,
+                self._out.out,
+                self.waiting,
+                self._sizes(blob_bytes),
+                self.budget,
+            )
+            self.phase.spans = self.spans.spans
         self._growing_to = 0
         self._in_ib = 0
         self._was_offered = False
@@ -229,6 +268,15 @@ class SemiStreamedIndexJoin(IndexedJoin):
         return int(used * self.master.rows / max(self.master.pages, 1))
 
     # Pending phase.
+
+    def keys_of(
+        self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
+    ) -> tuple[Keys, PackedColumns]:
+        keys, packed = super().keys_of(batch, pages)
+        if self.phase.spans:
+            assert self.spans is not None
+            keys = replace(keys, key64=read_only(self.spans.words(batch, pages)))
+        return keys, packed
 
     def look_up(
         self,
@@ -313,17 +361,20 @@ class SemiStreamedIndexJoin(IndexedJoin):
             self._in_ib -= int(sort_in(match, out, waiting, index, phase, buffer, now))
             self._put_in_order()
         answered = self.match.matched + self.match.unmatched
-        kept = join_kept(
-            match,
-            out,
-            waiting,
-            self.cache.state.kernel,
-            index,
-            self.frames.kernel,
-            self.phase.kernel,
-            self.master.pages,
-            now,
-        )
+        if self.spans is not None:
+            kept = self._join_kept_spans(self.spans, self.master.pages)
+        else:
+            kept = join_kept(
+                match,
+                out,
+                waiting,
+                self.cache.state.kernel,
+                index,
+                self.frames.kernel,
+                self.phase.kernel,
+                self.master.pages,
+                now,
+            )
         hits = self.match.matched + self.match.unmatched - answered
         self.match.hits += hits
         self.match.misses -= hits
@@ -370,9 +421,16 @@ class SemiStreamedIndexJoin(IndexedJoin):
     def _begin_join(self) -> None:
         self._joining = True
         self._began_ns = self.clock.now_ns()
-        waiting, index = self.waiting.state.kernel, self.master.index.kernel
-        frames, scale = self.frames.kernel, int(self.phase.scale)
-        self._pages_wanted = int(count_wanted(waiting, index, frames, self._histogram, scale))
+        self._pages_wanted = int(
+            count_wanted(
+                self.waiting.state.kernel,
+                self.master.index.kernel,
+                self.frames.kernel,
+                self.phase.kernel,
+                self._changes,
+                self._histogram,
+            )
+        )
         self._decide_what_stays()
         self._put_in_order()
         self._position = 0
@@ -463,8 +521,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
             count = int(list_wanted(self.frames.kernel, first, end, pages))
             runs = np.empty((count, 2), np.int64)
             found = pages[:count]
-            scans = optimal_runs(found, self.seek_s, self.page_s, longest, runs)
-            plans.append(runs[:scans])
+            plans.append(runs[: optimal_runs(found, self.seek_s, self.page_s, longest, runs)])
         scans = np.concatenate(plans) if plans else np.empty((0, 2), np.int64)
         pieces = -(-scans[:, 1] // self._request)
         which = np.repeat(np.arange(len(scans)), pieces)
@@ -499,26 +556,88 @@ class SemiStreamedIndexJoin(IndexedJoin):
         while True:
             if not self.phase.planned and self.runs_left < RUNS // 4:
                 self._plan_ahead()
-            status = join_scans(
-                self.match.kernel,
-                self._out.out.kernel,
-                self.waiting.state.kernel,
-                self.cache.state.kernel,
-                self.master.index.kernel,
-                reader.ring.kernel,
-                self.frames.kernel,
-                self.phase.kernel,
-                self._runs,
-                self._progress,
-                self.clock.now_ns(),
-            )
-            if status == BROKEN:
-                raise reader.error()
+            if self.spans is not None:
+                status = self._join_spans(self.spans)
+            else:
+                status = self._join_scans(reader)
             if status == FULL:
                 return
             if self.phase.planned and not self.reads_pending:
-                self._end_join()
-                return
+                break
+        if self.waiting.rows > self._in_ib:
+            # Spans in other shards, which rows reach one after the other.
+            self._begin_join()
+            self._join()
+        else:
+            self._end_join()
+
+    def _join_scans(self, reader: PageReader) -> int:
+        assert self._out is not None
+        status = join_scans(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            reader.ring.kernel,
+            self.frames.kernel,
+            self.phase.kernel,
+            self._runs,
+            self._progress,
+            self.clock.now_ns(),
+        )
+        if status == BROKEN:
+            raise reader.error()
+        return int(status)
+
+    # The same under a condition.
+
+    def _join_kept_spans(self, spans: SpanProbe, stop: int) -> bool:
+        """Join the cached pages before `stop`, in order; False if the output is full."""
+        waiting, phase = self.waiting.state.kernel, self.phase.kernel
+        while True:
+            if spans.is_busy and not spans.go_on(self.clock.now_ns()):
+                return False
+            page = int(next_listed(waiting, phase, stop))
+            if page < 0:
+                return True
+            frame = int(self.frames.array("frame_of")[page])
+            if frame < 0:
+                self.phase.cursor += 1
+                continue
+            address = self.frames.data + frame * self.master.page_bytes
+            rows = spans.begin(address, page, 1)
+            stamp = int(self.phase.stamp)
+            self._uses[frame] = stamp or self._uses[frame] + rows
+
+    def _join_spans(self, spans: SpanProbe) -> int:
+        """Read runs, join their pages and the cached ones between them in order, keep the best."""
+        reader = self._reader
+        assert reader is not None
+        ring, run = reader.ring.kernel, np.zeros(3, np.int64)
+        status = int(read_on(ring, self._runs, self._progress))
+        if status == BROKEN:
+            raise reader.error()
+        if status == IDLE:
+            if not self.phase.planned or self._join_kept_spans(spans, self.master.pages):
+                return IDLE
+            return FULL
+        run_at(ring, run)
+        done, count = int(self._progress[2]), int(run[1])
+        while done < count:
+            first = int(run[2]) + done
+            address = int(run[0]) + done * self.master.page_bytes
+            if not self._join_kept_spans(spans, first):
+                return FULL
+            pages = min(spans.pages, count - done)
+            if spans.begin(address, first, pages):
+                continue
+            settle_pages(self.frames.kernel, self.phase.kernel, first, pages, address)
+            done += pages
+            self._progress[2] = done
+        self._progress[2] = 0
+        done_with_run(ring)
+        return IDLE
 
     def _end_join(self) -> None:
         """SB is empty: rows that are left came meanwhile and are in IB."""
@@ -586,7 +705,9 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.master, self.plan = master, plan
         self._restored = held.pending
         self.allocate(self._blob_bytes)
-        self._reader.go_on_from(reader)
+        fresh = self._reader
+        assert fresh is not None
+        fresh.go_on_from(reader)
         rows = held.rows
         if rows.num_rows:
             input_buffer = pa.array(np.full(rows.num_rows, master.pages, np.int32))
@@ -594,6 +715,14 @@ class SemiStreamedIndexJoin(IndexedJoin):
             self.bring_back(rows.set_column(place, PAGE, input_buffer))
 
     # What survives a crash.
+
+    def snapshot(self) -> Snapshot:
+        self._check_open()
+        while self._out is not None and self.spans is not None and self.spans.is_busy:
+            # Rows between two lists are on neither.
+            self._set_aside()
+            self.spans.go_on(self.clock.now_ns())
+        return super().snapshot()
 
     def before_restore(self) -> None:
         # The stream may have had nearly everything; the cache earns its share again.

@@ -36,7 +36,7 @@ from semistream.kernels.memory import (
     store_i64,
     store_u8,
 )
-from semistream.kernels.pages import first_of, is_continued, page_of
+from semistream.kernels.pages import page_of
 from semistream.kernels.reading import (
     REQ_BUFFER,
     REQ_COUNT,
@@ -48,10 +48,12 @@ from semistream.kernels.reading import (
     submit,
 )
 from semistream.kernels.rows import blob_length, has_room
+from semistream.kernels.spans import last_page
 from semistream.kernels.struct import struct_type
 from semistream.kernels.waiting import LINK, free_slot, hang, slot_address
 
 _I64 = npt.NDArray[np.int64]
+_I32 = npt.NDArray[np.int32]
 
 PHASE = struct_type(
     # Cached pages in order, how many, and which is next; whether all runs have been planned.
@@ -61,7 +63,9 @@ PHASE = struct_type(
     "above equal scale skip limit "
     # Lists that ceased to be empty in online phases: at least the pages to be read. The number of
     # the moment, if pages are ranked by the last time of their use instead of by its amount.
-    "wanted stamp"
+    "wanted stamp "
+    # Whether rows have a span of pages instead of a key (see `semistream.kernels.spans`).
+    "spans"
 )
 
 
@@ -95,9 +99,12 @@ def sort_in(
     while slot >= 0:
         row = slot_address(waiting, slot)
         following = np.int64(load_i32(row + LINK))
-        page = page_of(index, load_i64(row))
+        word = load_i64(row)
+        page = page_of(index, word) if phase.spans == 0 else word >> 32
         if page >= 0:
-            if load_i32(waiting.tail + 4 * page) < 0:
+            if phase.spans != 0:
+                phase.wanted += last_page(index, True, row, page) - page + 1
+            elif load_i32(waiting.tail + 4 * page) < 0:
                 phase.wanted += 1
             hang(waiting, page, slot)
         else:
@@ -148,48 +155,53 @@ def join_kept(
 
 
 @kernel
-def count_wanted(waiting: Any, index: Any, frames: Any, histogram: _I64, scale: int) -> int:
+def count_wanted(
+    waiting: Any, index: Any, frames: Any, phase: Any, changes: _I32, histogram: _I64
+) -> int:
     """Count how many rows want each page that is not cached; how many pages are wanted.
 
-    `histogram` gets the counts, `scale` of them in a bin, the last bin those beyond. A key that
-    goes on in the next page wants that too. Cached pages that are wanted are marked as touched.
+    `histogram` gets the counts, `phase.scale` of them in a bin, the last bin those beyond. Cached
+    pages that are wanted are marked as touched. `changes` has an entry more than there are pages,
+    where rows may want several, and is empty otherwise.
     """
     for frame in range(frames.used):
         store_u8(frames.touched + frame, np.uint8(0))
+    several = changes.size > 0
+    changes[:] = 0
     for page in range(index.pages):
         slot = np.int64(load_i32(waiting.tail + 4 * page))
+        rows = 0
         while slot >= 0:
             row = slot_address(waiting, slot)
-            wanted = page
-            _want(frames, wanted)
-            if index.continued != 0:
-                key = load_i64(row) - index.base
-                wanted += 1
-                while (
-                    wanted < index.pages
-                    and is_continued(index, wanted)
-                    and first_of(index, wanted) == key
-                ):
-                    _want(frames, wanted)
-                    wanted += 1
+            rows += 1
+            if several:
+                changes[last_page(index, phase.spans != 0, row, page) + 1] -= 1
             slot = np.int64(load_i32(row + LINK))
+        if several:
+            changes[page] += rows
+        else:
+            _want(frames, page, rows)
     histogram[:] = 0
-    pages = 0
+    pages, here = 0, np.int64(0)
     for page in range(index.pages):
+        if several:
+            here += changes[page]
+            _want(frames, page, here)
         rows = _wanted_by(frames, page)
         if rows > 0:
-            histogram[min(rows // scale, histogram.size - 1)] += 1
+            histogram[min(rows // phase.scale, histogram.size - 1)] += 1
             pages += 1
     return pages
 
 
 @inlined
-def _want(frames: Any, page: int) -> None:
-    frame = np.int64(load_i32(frames.frame_of + 4 * page))
-    if frame < 0:
-        store_i32(frames.frame_of + 4 * page, np.int32(frame - 1))
-    else:
-        store_u8(frames.touched + frame, np.uint8(1))
+def _want(frames: Any, page: int, rows: int) -> None:
+    if rows > 0:
+        frame = np.int64(load_i32(frames.frame_of + 4 * page))
+        if frame < 0:
+            store_i32(frames.frame_of + 4 * page, np.int32(-1 - rows))
+        else:
+            store_u8(frames.touched + frame, np.uint8(1))
 
 
 @kernel
@@ -230,6 +242,13 @@ def _settle_page(frames: Any, phase: Any, page: int, origin: int) -> None:
             return
         phase.equal -= 1
     add_page(frames, page, origin, rows if phase.stamp == 0 else phase.stamp)
+
+
+@kernel
+def settle_pages(frames: Any, phase: Any, first: int, pages: int, address: int) -> None:
+    """After pages that lie in memory one after the other were joined: keep the best of them."""
+    for i in range(pages):
+        _settle_page(frames, phase, first + i, address + i * frames.page_bytes)
 
 
 @kernel
@@ -285,8 +304,7 @@ def join_scans(
             count - done,
             now,
         )
-        for i in range(done, done + joined):
-            _settle_page(frames, phase, first + i, start + i * size)
+        settle_pages(frames, phase, first + done, joined, start + done * size)
         progress[2] = done + joined
         if progress[2] < count:
             return FULL
