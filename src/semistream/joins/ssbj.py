@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from semistream.core.errors import OptionError
 from semistream.core.join import Traits
@@ -67,7 +68,8 @@ class SemiStreamBalancedJoin(ScanJoin):
     divided by 10 whatever a value's age; here the counter of a young value begins with what it would
     have had in the cycles before it was cached. Exactly the rows of a batch expire, not all rows
     of their values. Values with a single waiting row are not watched, and of the others only as many
-    as a sixteenth of the memory holds, those with most rows first. Memory that the cache takes is
+    as a part of the memory holds, those with most rows first. At most as many rows as find room are
+    taken in between two chunks, or a stream of hits would keep the scan from going on. Memory that the cache takes is
     the waiting rows' before, so they leave first: a row less may wait from the moment a value is
     marked.
     """
@@ -111,6 +113,7 @@ class SemiStreamBalancedJoin(ScanJoin):
         self.cache = TupleCache(self.binding, capacity, self.master.page_bytes, seed=self.seed)
         self.match.cached, self.match.cached_key = self.cache.to_output, self.cache.to_verify
         self.cycle = 0
+        self._since_step = 0
         self._granted = self._promised = 0
         self._blocks = self.waiting.heap.limit if self.waiting.heap is not None else 0
         self._grant(0)
@@ -157,7 +160,18 @@ class SemiStreamBalancedJoin(ScanJoin):
         rows = self.cache.rows + int(keys_without_rows(self.cache.state.kernel))
         return int(np.ceil(rows * self.cache.row_bytes))
 
+    def accept(self, batch: pa.RecordBatch) -> int:
+        # Rows that all hit the cache must not keep those that wait from meeting the next chunk.
+        room = self.waiting.capacity - self._since_step if self.waiting.rows else batch.num_rows
+        accepted = super().accept(batch.slice(0, max(room, 0)))
+        self._since_step += accepted
+        return accepted
+
     # The cycles.
+
+    def work(self) -> None:
+        self._since_step = 0
+        super().work()
 
     def _begin(self) -> None:
         if self._page == 0 and self.master.pages:

@@ -57,6 +57,12 @@ FRAME_BYTES = 25
 """Bytes of a cached page besides the page: its number, its use, its place in the order, a flag."""
 
 POLICIES = ("utility", "lru")
+PATIENCE = 64
+"""A join phase begins after so many times the rows that find room, even if they all were hits."""
+
+SURE = 16
+"""Join phases of a size after which the longest of them is what is expected."""
+
 MARGIN = 1.2
 """A join phase begins when so many times its expected duration is left."""
 
@@ -85,7 +91,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
     `burst_rows` is how many are taken in nevertheless, for which pages of lowest utility go.
 
     *Deadlines* (§IV-F): with `max_wait` seconds each row is answered that long after it came, if the
-    disk can. A join phase begins when 1.2 times its expected duration is left for the oldest row, or
+    disk can and `step` is called often enough, and again while it gives results. A join phase begins when 1.2 times its expected duration, and the time between two steps, is left for the oldest row, or
     would take half of `max_wait`, so that rows which come meanwhile are in time as well. Its
     duration is first reckoned with a seek for each page (a whole scan at most), later with the
     longest seen for about as many pages.
@@ -102,7 +108,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
     `max_scan` is given: pages pass through a ring of buffers, so a long scan pushes nothing out of
     the cache, and then it is best to read through every gap that costs less than a seek; with
     `max_scan` the paper's dynamic programme plans. Several reads are in flight. END forces a join
-    phase (missing in print). There is one latency bound for all rows, so that deadlines are in the
+    phase (missing in print), and so do 64 times as many answered rows as find room: while all rows
+    find their page cached, SB would never fill and those in it starve. There is one latency bound for all rows, so that deadlines are in the
     order of arrival.
     """
 
@@ -232,6 +239,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self._answered = 0
         self._last_scans = (0, 0)
         self._longest_ns = np.zeros(64, np.int64)
+        self._phases_seen = np.zeros(64, np.int64)
+        self._stepped_ns, self._gap_ns = 0, 0.0
         share = FIRST_CACHE_SHARE if self.cache_share is None else self.cache_share
         self._share(min(int(self._flexible * share) // self._frame_bytes, most))
 
@@ -333,6 +342,12 @@ class SemiStreamedIndexJoin(IndexedJoin):
     def work(self) -> None:
         paused, self._was_offered = not self._was_offered, False
         self.phase.stamp = self._iterations if self.policy == "lru" else 0
+        gap = self.clock.now_ns() - (self._stepped_ns or self.clock.now_ns())
+        self._gap_ns = max(gap, self._gap_ns * 0.9)
+        self._iterate(paused)
+        self._stepped_ns = self.clock.now_ns()
+
+    def _iterate(self, paused: bool) -> None:
         if not self._joining:
             if self._is_pending():
                 return
@@ -393,7 +408,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
         if waiting == 0:
             return False
         self._was_full = self._was_full or waiting >= self.sb_rows
-        if self._draining or self._was_full:
+        answered = self.match.matched + self.match.unmatched - self._answered
+        if self._draining or self._was_full or answered > PATIENCE * self.waiting.capacity:
             return True
         return paused if self.max_wait_ns is None else self._is_urgent()
 
@@ -405,7 +421,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
         if self.waiting.rows > self._in_ib:
             since = self._sb_since
         pages = min(int(self.phase.wanted) + self._in_ib, self.master.pages)
-        needed = MARGIN * self._expected_ns(pages)
+        # It may be that much later that one is asked again.
+        needed = MARGIN * (self._expected_ns(pages) + self._gap_ns)
         left = since + self.max_wait_ns - self.clock.now_ns()
         return needed >= left or 2 * needed >= self.max_wait_ns
 
@@ -415,8 +432,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
         shards = max(len(self.master.shard_ranges()), 1)
         scan_s = shards * self.seek_s + self.master.pages * self.page_s
         reckoned = min(pages * (self.seek_s + self.page_s), scan_s) * 1e9
-        seen = int(self._longest_ns[size])
-        return max(seen or reckoned, int(self._longest_ns[:size].max(initial=0)))
+        seen = int(self._longest_ns[: size + 1].max())
+        return seen if self._phases_seen[size] >= SURE else max(seen, reckoned)
 
     def _begin_join(self) -> None:
         self._joining = True
@@ -660,6 +677,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         size = self._pages_wanted.bit_length()
         took = self.clock.now_ns() - self._began_ns
         self._longest_ns[size] = max(self._longest_ns[size], took)
+        self._phases_seen[size] += 1
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         self._check_open()
