@@ -144,17 +144,17 @@ def true_pairs(parts: list[int], events: list[int]) -> Counter[tuple[int, int]]:
 
 def test_all_records_of_a_value_are_switched(tmp_path: Path) -> None:
     """Rows come and go while records pass by: printed, a value is cached with some of them."""
-    parts = [p for p in range(40) for _ in range(60)]
-    chunks = [parts[i : i + 300] for i in range(0, len(parts), 300)]
+    parts = [p for p in range(40) for _ in range(20)]
+    chunks = [parts[i : i + 100] for i in range(0, len(parts), 100)]
     rng = np.random.default_rng(8)
     # Bursts: many rows of a value in one step, few in others.
     stream = [
-        rng.choice([rng.integers(0, 40), rng.integers(0, 40)], rng.integers(0, 200)).tolist()
+        rng.choice([rng.integers(0, 40), rng.integers(0, 40)], rng.integers(0, 90)).tolist()
         for _ in range(12 * len(chunks))
     ]
     # The printed version on its own order of records, in which a value lies in two chunks.
-    mixed = [p for i in range(60) for p in range(40)]
-    mixed_chunks = [mixed[i : i + 300] for i in range(0, len(mixed), 300)]
+    mixed = [p for _ in range(20) for p in range(40)]
+    mixed_chunks = [mixed[i : i + 100] for i in range(0, len(mixed), 100)]
     wrong = printed(mixed_chunks, stream)
     events = [part for batch in stream for part in batch]
     assert wrong != true_pairs(mixed, events), "the printed version is not wrong here"
