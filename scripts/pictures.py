@@ -158,6 +158,84 @@ def meshjoin() -> Picture:
     return p
 
 
+def ameshjoin() -> Picture:
+    """Packets of any size meet reads of any size."""
+    p = Picture(760, 270, "AMESHJOIN: packets with a start page, and a tuner")
+    p.box(20, 50, 130, 80, STREAM, "stream", "w rows, as many\nas have come")
+    p.box(210, 50, 290, 80, MEMORY, "hash table H, queue Q", "packets: rows and their start page")
+    for x, count in ((226, 5), (336, 2), (396, 4)):
+        p.cells(x, 106, count, 14, (0,))
+    p.box(560, 50, 180, 80, MEMORY, "pages", "b of them, each record\nprobes H")
+    p.disk(575, 160, 150, 96, "master", "pages in a circle")
+    p.box(210, 170, 130, 64, RESULT, "tuner", "rate of the stream")
+    p.arrow((150, 90), (208, 90))
+    p.arrow((558, 90), (502, 90), label="probe", at=(530, 80))
+    p.arrow((650, 162), (650, 132))
+    p.arrow((342, 202), (573, 202), label="b for the next loop", at=(458, 194))
+    p.arrow((85, 132), (85, 202), (208, 202))
+    p.arrow((355, 48), (355, 30))
+    p.text(355, 22, "a packet leaves after the page before its start page", size=12, color=SOFT)
+    return p
+
+
+def rmeshjoin() -> Picture:
+    """One chunk, several intakes."""
+    p = Picture(760, 260, "R-MESHJOIN: one chunk in several logical partitions")
+    p.box(20, 40, 130, 80, STREAM, "stream", "w rows with each\nlogical partition")
+    p.box(210, 40, 270, 80, MEMORY, "hash table H, queue Q", "k·l batches, constant for any R")
+    p.cells(226, 96, 14, 12, (13,))
+    p.box(540, 40, 200, 80, MEMORY, "chunk", "l logical partitions\nof b / l pages")
+    p.cells(572, 96, 8, 14, (2,))
+    p.disk(565, 150, 150, 96, "master", "k chunks in a circle")
+    p.arrow((150, 80), (208, 80))
+    p.arrow((538, 80), (482, 80), label="probe", at=(510, 70))
+    p.arrow((640, 152), (640, 122), label="once per l loops", at=(690, 142))
+    p.arrow((430, 122), (430, 178))
+    p.text(430, 198, "the oldest batch leaves", size=12, color=SOFT)
+    p.arrow((290, 122), (290, 178))
+    p.text(290, 198, "joined rows", bold=True)
+    return p
+
+
+def cmeshjoin() -> Picture:
+    """A cache in front of MESHJOIN."""
+    p = Picture(780, 280, "CMESHJOIN: a cache of hot rows in front of MESHJOIN")
+    p.box(20, 90, 120, 80, STREAM, "stream")
+    p.cells(38, 130, 6, 12, (0, 2, 3))
+    p.box(210, 20, 200, 76, MEMORY, "cache H_R", "rows asked for more\nthan a threshold")
+    p.box(210, 150, 240, 80, MEMORY, "hash table H, queue Q", "k batches")
+    p.cells(232, 206, 12, 12, (11,))
+    p.box(520, 150, 100, 80, MEMORY, "chunk", "b pages")
+    p.disk(660, 140, 110, 100, "master", "in a circle")
+    p.arrow((140, 115), (174, 115), (174, 58), (208, 58), label="hits", at=(176, 48))
+    p.arrow((140, 145), (174, 145), (174, 190), (208, 190), label="misses", at=(176, 208))
+    p.arrow((518, 190), (452, 190), label="probe", at=(485, 182))
+    p.arrow((658, 190), (622, 190))
+    p.arrow((570, 148), (570, 58), (412, 58), label="m > threshold", at=(520, 50))
+    p.arrow((330, 232), (330, 252))
+    p.text(330, 270, "joined rows, from both", bold=True)
+    return p
+
+
+def partitionedjoin() -> Picture:
+    """A slot for each segment."""
+    p = Picture(780, 280, "Partitioned Join: a slot per segment, some segments in memory")
+    p.box(20, 90, 120, 80, STREAM, "stream")
+    p.cells(38, 130, 6, 12, (0, 2, 3))
+    p.box(210, 20, 200, 76, MEMORY, "R-buffer", "segments that match\nmost rows of late")
+    p.box(210, 140, 240, 92, MEMORY, "wait buffer", "a slot for each segment")
+    for number, count in enumerate((7, 2, 4, 1)):
+        p.cells(232 + 52 * number, 196, min(count, 3), 12, (0,) if number == 0 else ())
+    p.disk(620, 110, 140, 120, "master", "in segments,\nindex on the key")
+    p.arrow((140, 115), (174, 115), (174, 58), (208, 58), label="in memory", at=(166, 48))
+    p.arrow((140, 145), (174, 145), (174, 190), (208, 190), label="else", at=(160, 208))
+    p.arrow((452, 176), (618, 176), label="slot too large, or buffer full", at=(535, 168))
+    p.arrow((690, 112), (690, 58), (412, 58), label="segment", at=(560, 50))
+    p.arrow((330, 234), (330, 252))
+    p.text(330, 270, "joined rows, from both", bold=True)
+    return p
+
+
 def hybridjoin() -> Picture:
     """The oldest row chooses the page."""
     p = Picture(760, 260, "HYBRIDJOIN: the oldest row chooses the partition")
@@ -200,7 +278,18 @@ def sweepjoin() -> Picture:
 
 
 PICTURES: dict[str, Callable[[], Picture]] = {
-    draw.__name__: draw for draw in (parts, inlj, meshjoin, hybridjoin, sweepjoin)
+    draw.__name__: draw
+    for draw in (
+        parts,
+        inlj,
+        meshjoin,
+        ameshjoin,
+        rmeshjoin,
+        cmeshjoin,
+        partitionedjoin,
+        hybridjoin,
+        sweepjoin,
+    )
 }
 
 

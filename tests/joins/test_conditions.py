@@ -264,17 +264,19 @@ def test_errors(master: Path) -> None:
         ss.make_join(algorithm, master, schema=schema, condition=condition, **arguments).close()
 
     good = ss.compare("price", "<", "low")
-    with pytest.raises(OptionError, match="sweepjoin joins equal keys only.*Hint: use one of mesh"):
+    with pytest.raises(
+        OptionError, match=r"sweepjoin joins equal keys only.*Hint: use one of mesh"
+    ):
         make(good, "sweepjoin", on={"id": "k"})
     with pytest.raises(OptionError, match="neither on= nor condition="):
         make(None)
     with pytest.raises(OptionError, match=r"the condition is a str.*ss\.between"):
         make("price < low")
-    with pytest.raises(UnknownNameError, match="no column in the stream 'prize'.*did you mean"):
+    with pytest.raises(UnknownNameError, match=r"no column in the stream 'prize'.*did you mean"):
         make(ss.compare("prize", "<", "low"))
     with pytest.raises(UnknownNameError, match="no column in the master 'price'"):
         make(ss.compare("price", "<", "price"))
-    with pytest.raises(SchemaError, match="'name' is string.*'low' is int64: they cannot"):
+    with pytest.raises(SchemaError, match=r"'name' is string.*'low' is int64: they cannot"):
         make(ss.compare("name", "<", "low"))
     with pytest.raises(UnknownNameError, match="no comparison '=<'"):
         ss.compare("price", "=<", "low")
@@ -286,7 +288,7 @@ def test_errors(master: Path) -> None:
         ss.band("price", "low", width=-1)
     with pytest.raises(OptionError, match=r"offset is .*a datetime\.timedelta"):
         make(ss.band("time", "since", width=5))
-    with pytest.raises(OptionError, match="1.5 and both columns are integers"):
+    with pytest.raises(OptionError, match=r"1\.5 and both columns are integers"):
         make(ss.band("price", "low", width=1.5))
     with pytest.raises(OptionError, match="not a function"):
         ss.predicate("x", stream=[], master=[])  # type: ignore[arg-type]

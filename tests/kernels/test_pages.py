@@ -184,7 +184,8 @@ def filled(
     pages = np.full(64 * PAGE, 0xAA, np.uint8)
     firsts, continued = np.empty(64, np.int64), np.empty(64, np.uint8)
     carry = np.zeros(3, np.int64)
-    done = fill_pages(keys, starts, data, shape, pages, 5, firsts, continued, carry)
+    greedy = np.empty(0, np.int64)
+    done = fill_pages(keys, starts, data, shape, greedy, pages, 5, firsts, continued, carry)
     count = int(carry[0])
     return pages[: count * PAGE], firsts[:count], continued[:count], int(done)
 

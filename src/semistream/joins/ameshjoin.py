@@ -232,7 +232,9 @@ class AMeshJoin(ScanJoin):
             state.free = state.fresh = 1
         if state.fresh < state.free or (state.fresh == state.free and self.waiting.rows):
             return
-        if abs(slots - state.limit) > HYSTERESIS * state.limit and slots > state.fresh + 1:
+        # Cut right behind the youngest row, the circle goes on at its begin and can shrink further.
+        slots = max(slots, min(state.fresh + 2, state.limit))
+        if abs(slots - state.limit) > HYSTERESIS * state.limit:
             self.waiting.set_circle(slots)
             self.budget.set("waiting rows", self.waiting.size_bytes + self._ring_bytes)
 

@@ -135,6 +135,19 @@ class Binding:
         """The same stream with none of the master's columns."""
         return replace(self, columns=(), output_schema=self.stream_schema)
 
+    def numbered(self, name: str) -> Binding:
+        """The same with a number behind the stream's columns, in rows and in results."""
+        number = pa.field(name, pa.int64())
+        columns = len(self.stream_schema)
+        return replace(
+            self,
+            stream_schema=self.stream_schema.append(number),
+            layout=RowLayout.of(
+                self.layout.schema.append(number), prefix=True, folded=self.layout.folded
+            ),
+            output_schema=self.output_schema.insert(columns, number),
+        )
+
     def key_fields(self, layout: RowLayout) -> Struct:
         """How to read the key from records of a layout whose first columns are the key's."""
         if self.spec.is_number or not self.key_names:
@@ -250,4 +263,5 @@ def _output_schema(
 
 
 def _listed(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    # Names that begin with a zero byte are our own.
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name[:1] != "\0")

@@ -22,10 +22,11 @@ from semistream.kernels.matching import (
     export_rows,
     feed,
     import_rows,
+    join_framed,
+    join_next,
     join_runs,
     take_in,
 )
-from semistream.kernels.planning import runs_from
 from semistream.kernels.rows import longest_blob
 from semistream.kernels.struct import Struct
 from semistream.store.keys import Keys
@@ -97,7 +98,7 @@ class IndexedJoin(Operator):
             # Looking up many more rows than there is room for would be work thrown away.
             end = min(done + self._block_rows(), batch.num_rows)
             accepted = self._feed(keys, packed, done, end)
-            self.taken_in(accepted)
+            self.taken_in(accepted, keys.valid[done:end])
             if accepted < end - done and not self._make_way():
                 return done + accepted
             done += accepted
@@ -181,8 +182,8 @@ class IndexedJoin(Operator):
         """Plan further runs, for joins that join while they are fed; False if there are none."""
         return False
 
-    def taken_in(self, rows: int) -> None:
-        """Called after rows were taken in."""
+    def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
+        """Called after so many rows were taken in; `_pages` has the pages they wait for."""
 
     def join_planned(self) -> int:
         """Read and join the planned runs until all are done or the output is full."""
@@ -205,6 +206,43 @@ class IndexedJoin(Operator):
             raise reader.error()
         return int(status)
 
+    def join_one(self) -> int:
+        """Read ahead, and join the oldest of the planned runs: MORE when all of it is joined."""
+        reader = self._reader
+        assert reader is not None
+        assert self._out is not None
+        status = join_next(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            reader.ring.kernel,
+            self.frames.kernel,
+            self._runs,
+            self._progress,
+            self.clock.now_ns(),
+        )
+        if status == BROKEN:
+            raise reader.error()
+        return int(status)
+
+    def join_pool(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Join waiting rows with pages of the buffer pool; the pages that are not done by that."""
+        assert self._out is not None
+        left = join_framed(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            self.frames.kernel,
+            pages,
+            len(pages),
+            self.clock.now_ns(),
+        )
+        return pages[:left]
+
     def plan_runs(self, runs: npt.NDArray[np.int64]) -> None:
         """Append runs to those not yet submitted; there must be room (see `runs_left`)."""
         submitted, given = int(self._progress[0]), int(self._progress[1])
@@ -212,17 +250,6 @@ class IndexedJoin(Operator):
         self._runs[:left] = self._runs[submitted:given]
         self._runs[left : left + len(runs)] = runs
         self._progress[0], self._progress[1] = 0, left + len(runs)
-
-    def with_continued(
-        self, pages: npt.NDArray[np.int64], span: int, longest: int
-    ) -> npt.NDArray[np.int64]:
-        """Runs over the partitions of `span` pages that hold some pages, and while a key goes on.
-
-        At most `longest` pages a run: rows whose key goes on beyond it come back to the queue.
-        """
-        runs = np.empty((len(pages), 2), np.int64)
-        runs_from(self.master.index.kernel, pages, span, longest, runs)
-        return runs if span == 1 else np.unique(runs, axis=0)
 
     @property
     def runs_left(self) -> int:

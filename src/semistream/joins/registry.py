@@ -13,14 +13,22 @@ from semistream.core.conditions import Condition
 from semistream.core.errors import OptionError, unknown_name
 from semistream.joins.ameshjoin import AMeshJoin
 from semistream.joins.binding import Binding, On
+from semistream.joins.cachejoin import CacheJoin
+from semistream.joins.cachejoin2 import CacheJoin2
+from semistream.joins.cmeshjoin import CMeshJoin
 from semistream.joins.hybridjoin import HybridJoin
+from semistream.joins.hybridjoin2 import HybridJoin2
 from semistream.joins.inlj import IndexNestedLoopJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
+from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
+from semistream.joins.partitionedjoin import PartitionedJoin
 from semistream.joins.rmeshjoin import RMeshJoin
 from semistream.joins.ssbj import SemiStreamBalancedJoin
+from semistream.joins.sscj import Sscj
 from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
+from semistream.joins.xhybridjoin import XHybridJoin
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
@@ -30,7 +38,15 @@ JOINS: dict[str, type[Operator]] = {
         MeshJoin,
         AMeshJoin,
         RMeshJoin,
+        CMeshJoin,
+        PartitionedJoin,
         HybridJoin,
+        HybridJoin2,
+        XHybridJoin,
+        OptimisedXHybridJoin,
+        CacheJoin,
+        CacheJoin2,
+        Sscj,
         SemiStreamedIndexJoin,
         SemiStreamBalancedJoin,
         SweepJoin,

@@ -9,11 +9,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.core.budget import MemoryPlan, parse_bytes, type_of_size
-from semistream.core.errors import SchemaError
+from semistream.core.budget import (
+    MemoryBudget,
+    MemoryPlan,
+    format_bytes,
+    parse_bytes,
+    type_of_size,
+)
+from semistream.core.errors import BudgetError, SchemaError
 from semistream.core.join import Snapshot
+from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, Operator
+from semistream.joins.ordering import ORDER, HeldResults
 from semistream.joins.output import OutputBuffer
 from semistream.joins.packets import Packets
 from semistream.joins.pairs import PairProbe, Sizes
@@ -28,6 +36,8 @@ from semistream.kernels.mesh import (
     enter,
     expire,
     export_circle,
+    forget_met,
+    number_of,
     probe_pages,
     read_on,
 )
@@ -36,6 +46,7 @@ from semistream.kernels.rows import longest_blob
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import sign_rings
 from semistream.kernels.watching import WATCH
+from semistream.store.file import FileMaster
 
 CHUNK_BYTES = 930_000
 """The thesis's default disk buffer (§3.7): within 2 % of the best from 20 to 320 MB."""
@@ -47,6 +58,9 @@ RUNS = 64
 """Requests planned ahead."""
 
 SCRATCH_BYTES = 4096 + 16 * RUNS
+
+HELD_PART, LEAST_HELD_BYTES = 3, 8192
+"""With ordered output, results that are held have a third of what they share with waiting rows."""
 
 START = "\0start"
 """Column of a snapshot: the page before which a row entered."""
@@ -67,9 +81,22 @@ class ScanJoin(Operator):
     cache: TupleCache
     watch: Struct
 
-    def __init__(self, *args: Any, chunk: type_of_size = CHUNK_BYTES, **options: Any) -> None:
+    def __init__(
+        self,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        *,
+        chunk: type_of_size = CHUNK_BYTES,
+        ordered: bool = False,
+        **options: Any,
+    ) -> None:
         self.chunk_bytes = parse_bytes(chunk, what="chunk")
-        super().__init__(*args, **options)
+        self._held = HeldResults() if ordered else None
+        self._next = 0
+        numbered = binding.numbered(ORDER) if ordered else binding
+        super().__init__(master, numbered, budget, **options)
+        self.output_schema = binding.output_schema
 
     # What a subclass may change.
 
@@ -114,8 +141,19 @@ class ScanJoin(Operator):
         parts |= self.more_parts()
         if self.binding.condition is not None:
             parts["condition"] = self._sizes(blob_bytes).size_bytes
+        least = self.least_waiting(blob_bytes)
+        if self._held is None:
+            return self.need(parts, "waiting rows", least)
+        plan = self.need(parts, "waiting rows", least + LEAST_HELD_BYTES)
+        left = plan["waiting rows"] - least
+        held = LEAST_HELD_BYTES + (left - LEAST_HELD_BYTES) // HELD_PART
+        shares = {"held results": held, "waiting rows": plan["waiting rows"] - held}
+        return MemoryPlan(plan.total_bytes, {**plan.shares, **shares})
+
+    def least_waiting(self, blob_bytes: float) -> int:
+        """Bytes without which no rows can wait."""
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
-        return self.need(parts, "waiting rows", int(64 * row) + 4096)
+        return int(64 * row) + 4096
 
     def allocate(self, blob_bytes: float) -> None:
         master, plan = self.master, self.plan
@@ -191,6 +229,8 @@ class ScanJoin(Operator):
         if self._left or self._expiring or self._packets.is_full:
             # A row must meet whole pages, from its packet's start on: none enters on the way.
             return 0
+        if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
+            return 0
         return self._enter(batch, _NO_FLAGS, self.rows_to_enter())
 
     def _enter(self, batch: pa.RecordBatch, met: npt.NDArray[np.uint8], most: int) -> int:
@@ -232,9 +272,10 @@ class ScanJoin(Operator):
             if not self._probe():
                 return
             if len(self._packets) and self._packets.oldest_start == self._page:
-                self._expiring = self._packets.pop_oldest()
+                self._expiring = self._leaving()
 
     def _begin(self) -> None:
+        self._enter_again()
         if self.master.pages == 0:
             self._expiring, self._entered[0] = self.waiting.rows, 0
             return
@@ -248,8 +289,10 @@ class ScanJoin(Operator):
 
         What is done of it is kept in `_left` and `_page` in any case.
         """
-        until_oldest = (self._packets.oldest_start - self._page - 1) % self.master.pages + 1
-        wanted = min(self._left, until_oldest)
+        wanted = self._left
+        if len(self._packets):
+            until_oldest = (self._packets.oldest_start - self._page - 1) % self.master.pages + 1
+            wanted = min(wanted, until_oldest)
         self._progress[P_WANTED] = wanted
         status = self.probe_wanted()
         done = wanted - self.pages_wanted
@@ -276,6 +319,7 @@ class ScanJoin(Operator):
                 self._reader.ring.kernel,
                 self._runs,
                 self._progress,
+                self.master.manifest.is_unique,
             )
             if status != IDLE:
                 break
@@ -340,6 +384,109 @@ class ScanJoin(Operator):
             )
         )
 
+    # Ordered output (paper §3.4): results are held until their row has left.
+
+    def push(self, batch: pa.RecordBatch) -> int:
+        if self._held is None or not isinstance(batch, pa.RecordBatch):
+            return super().push(batch)
+        self._hold(final=False)
+        numbers = pa.array(np.arange(self._next, self._next + batch.num_rows))
+        accepted = super().push(batch.append_column(pa.field(ORDER, pa.int64()), numbers))
+        self._next += accepted
+        # What is there now are rows that did not wait.
+        self._hold(final=True)
+        self._settle_held()
+        return accepted
+
+    def take(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().take()
+        self._check_open()
+        self._hold(final=False)
+        batch = self._held.release(self._oldest())
+        self._settle_held()
+        if batch is not None:
+            self._rows_out += batch.num_rows
+        return batch
+
+    def peek(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().peek()
+        self._hold(final=False)
+        return self._held.all()
+
+    def _set_aside(self) -> None:
+        if self._held is None:
+            super()._set_aside()
+        else:
+            self._hold(final=False)
+
+    @property
+    def pending(self) -> int:
+        if self._held is None:
+            return super().pending
+        return self._held.rows_before(self._oldest()) + (self._out.pending if self._out else 0)
+
+    def _oldest(self) -> int:
+        """The number of the oldest row that waits; results of all before it may leave."""
+        if self.rows_waiting == 0:
+            return self._next
+        return self._number(0)
+
+    def _number(self, place: int) -> int:
+        """The number of a row that waits; `place` counts from the oldest on."""
+        return int(number_of(self.waiting.state.kernel, self._number_at, place))
+
+    @property
+    def _number_at(self) -> int:
+        layout = self.binding.layout
+        return layout.offsets[layout.leaf_range(ORDER)[0]]
+
+    def _hold(self, *, final: bool) -> None:
+        """Move results from the output to those that are held."""
+        batch = self._out.take() if self._out is not None else None
+        if self._held is not None and batch is not None:
+            self._held.add(batch, final=final)
+
+    def _settle_held(self) -> None:
+        """Drop results of the youngest rows where all are too many, and account for the rest."""
+        held = self._held
+        if held is None or self._out is None:
+            return
+        room = self.plan["held results"]
+        if held.size_bytes > room and self.rows_waiting:
+            # Rows that are leaving do not meet their partners again.
+            held.drop(room, self._number(max(self._expiring - 1, 0)))
+        size = held.size_bytes
+        if size > room:
+            raise BudgetError(
+                f"{self.name}: the results of one stream row take {format_bytes(size)}, and "
+                f"ordered output has {format_bytes(room)} for results",
+                hint=f'give memory="{8 * size}" or more, or leave ordered=True out',
+            )
+        self.budget.set("held results", size)
+
+    def _leaving(self) -> int:
+        """Rows of the oldest packet, which has met all of R; those that must begin anew stay."""
+        rows = self._packets.pop_oldest()
+        if self._held is None or self._held.dropped_from is None:
+            return rows
+        again = forget_met(self.waiting.state.kernel, self._number_at, self._held.dropped_from)
+        stay = max(rows - (self.waiting.rows - int(again)), 0)
+        self._entered[0] += stay
+        return rows - stay
+
+    def _enter_again(self) -> None:
+        """Rows whose results were dropped begin anew: they meet all of R again from here on."""
+        if self._held is None or self._held.dropped_from is None:
+            return
+        state, first = self.waiting.state.kernel, self._held.dropped_from
+        self._held.dropped_from = None
+        rows = int(forget_met(state, self._number_at, first)) - int(self._entered[0])
+        self._entered[0] += max(rows, 0)
+        while rows > 0:
+            rows -= self._packets.pop_youngest(rows)
+
     # What survives a crash.
 
     def snapshot(self) -> Snapshot:
@@ -350,6 +497,7 @@ class ScanJoin(Operator):
         while self._left or self._expiring:
             self._set_aside()
             self.work()
+        self._enter_again()
         count = self.rows_waiting
         room = OutputBuffer(self.binding.stream_only(), max(count, 1), 0)
         met = np.empty(count, np.uint8)
@@ -368,6 +516,7 @@ class ScanJoin(Operator):
         """Where the scan is; what `restore` needs to go on there."""
         return {
             "version": self.master.manifest.version,
+            "next": self._next,
             "page": self._page,
             "chunk_pages": self.chunk_pages,
             "blob_bytes": int(self._blob_bytes),
@@ -378,7 +527,11 @@ class ScanJoin(Operator):
 
     def restore(self, snapshot: Snapshot) -> None:
         self._check_fresh(snapshot)
-        self._restored = snapshot.pending
+        if self._held is None:
+            self._restored = snapshot.pending
+        elif snapshot.pending is not None:
+            self._held.put_back(snapshot.pending)
+        self._next = snapshot.position.get("next", 0)
         rows = snapshot.rows
         if rows.num_rows == 0:
             return

@@ -150,6 +150,9 @@ class SpanProbe:
         if first == end:
             return np.full(len(low), -1, np.int64)
         index = self._master.index
+        if index.dense:
+            # Pages are not in key order: any of them may hold keys of a range.
+            return np.full(len(low), (first << 32) | (end - 1), np.int64)
         base = int(index.base)
         starts = index.array("first")[first:end].astype(np.int64)
         if index.narrow:

@@ -17,9 +17,9 @@ from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import RUNS, IndexedJoin
 from semistream.joins.operator import PAGE
 from semistream.joins.pairs import Sizes
+from semistream.joins.pool import FRAME_BYTES, PagePool
 from semistream.joins.spans import SpanProbe, keyless
 from semistream.joins.waiting import WaitingRows
-from semistream.kernels.frames import FRAMES
 from semistream.kernels.jit import read_only
 from semistream.kernels.matching import BROKEN, FULL, IDLE
 from semistream.kernels.mesh import read_on
@@ -34,7 +34,6 @@ from semistream.kernels.phases import (
     sort_in,
 )
 from semistream.kernels.planning import list_wanted, optimal_runs, scan_runs
-from semistream.kernels.region import Region
 from semistream.kernels.spans import next_listed
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
@@ -53,8 +52,8 @@ MOST_BUFFER_BYTES = 4 << 20
 LEAST_ROWS = 64
 FIRST_CACHE_SHARE = 0.3
 BINS = 1024
-FRAME_BYTES = 25
-"""Bytes of a cached page besides the page: its number, its use, its place in the order, a flag."""
+RANK_BYTES = 16
+"""Bytes of a cached page for its use and its place in the order."""
 
 POLICIES = ("utility", "lru")
 PATIENCE = 64
@@ -159,7 +158,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         master, limit = self.master, self.budget.limit_bytes
         parts = self.common_parts(index=True)
         parts["page lists"] = 4 * (master.pages + 1)
-        parts["page table"] = 4 * max(master.pages, 1)
+        parts["page table"] = PagePool.table_bytes(master)
         buffer = min(limit // 12, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
         if self.max_scan is not None:
@@ -190,24 +189,15 @@ class SemiStreamedIndexJoin(IndexedJoin):
                 self.budget.set(part, plan[part])
         self._out = self.allocate_output()
         self._flexible = plan["stream and cache"]
-        self._frame_bytes = master.page_bytes + FRAME_BYTES
+        self._frame_bytes = master.page_bytes + FRAME_BYTES + RANK_BYTES
         self.waiting = WaitingRows(self.binding, master.pages + 1, self._flexible, blob_bytes)
         self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
         most = self._most_frames()
-        self._pool = Region(most * master.page_bytes)
-        self._order = np.zeros(max(most, 1), np.int64)
-        self._uses = np.zeros(max(most, 1), np.int64)
-        self._page_in = np.full(max(most, 1), -1, np.int64)
-        self.frames = Struct(
-            FRAMES,
-            data=self._pool.bytes,
-            page_bytes=master.page_bytes,
-            count=most,
-            frame_of=np.full(max(master.pages, 1), -1, np.int32),
-            page_in=self._page_in,
-            touched=np.zeros(max(most, 1), np.uint8),
-            uses=self._uses,
-        )
+        self._pool = PagePool(master, most * (master.page_bytes + FRAME_BYTES))
+        self.frames = self._pool.frames
+        self._page_in = self.frames.array("page_in")
+        self._order, self._uses = np.zeros((2, max(most, 1)), np.int64)
+        self.frames.uses = self._uses
         buffer_pages = plan["read buffer"] // master.page_bytes
         self._request = max(min(buffer_pages // 6, REQUEST_BYTES // master.page_bytes), 1)
         self._reader = master.reader(buffer_pages, measure=self.clock.real)
@@ -257,7 +247,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.waiting.set_bytes(self._flexible - frames * self._frame_bytes)
         self.budget.set("stream", self.waiting.size_bytes)
         self.budget.set("cache", frames * self._frame_bytes)
-        self._pool.release(int(self.frames.used) * self.master.page_bytes)
+        self._pool.give_back()
 
     @property
     def ib_rows(self) -> int:

@@ -6,8 +6,10 @@ import mmap
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.joins.binding import Binding
+from semistream.kernels.queue import ABSENT
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import (
@@ -62,9 +64,9 @@ class WaitingRows:
     """Slots for waiting rows, and the chains of `buckets` that they hang on.
 
     Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
-    kept for rows that pass through without waiting. With `queue` the buckets that are not empty
-    are listed in the order in which they ceased to be. With `rings` chains let their oldest row go
-    first, for eight bytes a bucket instead of four.
+    kept for rows that pass through without waiting. With a `span` groups of so many buckets are
+    queued in the order in which they ceased to be empty. With `rings` chains let their oldest row
+    go first, for eight bytes a bucket instead of four.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class WaitingRows:
         capacity_bytes: int,
         blob_bytes: float = 0.0,
         *,
-        queue: bool = False,
+        span: int = 0,
         rings: bool = False,
     ) -> None:
         layout = binding.layout
@@ -105,9 +107,10 @@ class WaitingRows:
             limit=1,
             used=1,
         )
-        if queue:
-            self.state.queue = np.zeros(max(buckets, 1), np.int32)
-            self.state.queued = np.zeros(max(buckets, 1), np.uint8)
+        if span:
+            groups = max(-(-buckets // span), 1)
+            self.state.queue = np.full((groups, 2), ABSENT, np.int32)
+            self.state.span, self.state.oldest, self.state.newest = span, -1, -1
         self.heap: BlockHeap | None = None
         if layout.has_bytes:
             self.heap = BlockHeap(self.state.blocks, capacity_bytes // BLOCK_BYTES)
@@ -116,6 +119,11 @@ class WaitingRows:
     def row_bytes(self) -> float:
         """Bytes that a waiting row takes, with the blocks of an average row."""
         return self.stride + 8 / SAMPLE + self.blocks_per_row * BLOCK_BYTES
+
+    @property
+    def tail(self) -> npt.NDArray[np.int32]:
+        """The top of every bucket's chain, -1 where it is empty."""
+        return self._tail  # type: ignore[return-value]
 
     @property
     def rows(self) -> int:

@@ -23,10 +23,11 @@ from semistream.kernels.memory import (
 )
 from semistream.kernels.struct import struct_type
 
-FRAMES = struct_type("data page_bytes count frame_of page_in touched hand used uses")
+FRAMES = struct_type("data page_bytes count frame_of page_in touched hand used chosen uses")
 """The pool: `frame_of` gives the frame of every page (32-bit, negative if it has none), `page_in`
-the page of every frame or -1 (64-bit), `touched` has a byte per frame, `hand` is the clock's, `uses`
-is a 64-bit counter per frame for joins that rank their pages."""
+the page of every frame or -1 (64-bit), `touched` has a byte per frame, `hand` is the clock's. If
+`chosen`, only pages are kept for which a frame f was set aside: their `frame_of` is -2 - f. `uses`
+is a 64-bit counter per frame for joins that rank their pages themselves."""
 
 
 @inlined
@@ -44,13 +45,23 @@ def frame_address(frames: Any, page: int) -> int:
 @inlined
 def keep_page(frames: Any, page: int, origin: int) -> None:
     """Copy a page into the pool; the first one not used since the hand last passed gives way."""
-    if frames.count == 0 or load_i32(frames.frame_of + 4 * page) >= 0:
+    aside = np.int64(load_i32(frames.frame_of + 4 * page)) if frames.count > 0 else np.int64(0)
+    if aside >= 0 or (frames.chosen != 0 and aside == -1):
+        return
+    if frames.chosen != 0:
+        _put(frames, page, -2 - aside, origin)
         return
     while load_u8(frames.touched + frames.hand) != 0:
         store_u8(frames.touched + frames.hand, np.uint8(0))
         frames.hand = (frames.hand + 1) % frames.count
     frame = frames.hand
     frames.hand = (frames.hand + 1) % frames.count
+    _put(frames, page, frame, origin)
+
+
+@inlined
+def _put(frames: Any, page: int, frame: int, origin: int) -> None:
+    """Copy a page into a frame; the page in it goes."""
     old = at(frames.page_in, frame)
     if old >= 0:
         store_i32(frames.frame_of + 4 * old, np.int32(-1))

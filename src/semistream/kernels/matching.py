@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from semistream.kernels.admission import EARNED, promote
 from semistream.kernels.cache import (
     HIT,
     blocks_for,
@@ -107,7 +108,9 @@ MATCH = struct_type(
     # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram, the work
     # list (two words a row: slot, and where its key lies or should lie) and where the rows of each
     # page end in it; rows as they are found, and the stacks that are being walked.
-    "tally latency work ends found active",
+    "tally latency work ends found active "
+    # Which of `admission`'s policies the cache follows, its threshold, and where its hand is.
+    "policy threshold hand floor",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -584,7 +587,10 @@ def _settle(
             high += 1
         if (high == rows and goes_on) or (low == 0 and begun):
             continue
-        admit(match, cache, key, page, records + low * stride, stride, high - low, hits)
+        if match.policy == EARNED:
+            admit(match, cache, key, page, records + low * stride, stride, high - low, hits)
+        else:
+            promote(match, cache, key, page, records + low * stride, stride, high - low, hits)
 
 
 @kernel

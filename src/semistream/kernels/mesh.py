@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from semistream.kernels.admission import promote
 from semistream.kernels.cache import count_hit, find
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.matching import (
@@ -41,6 +42,7 @@ from semistream.kernels.waiting import (
     PASSING,
     SAMPLE,
     append,
+    clear_met,
     free_blob,
     has_met,
     mark_met,
@@ -219,7 +221,37 @@ def _meet(match: Any, out: Any, waiting: Any, slot: int, key: int, page: int, re
 
 
 @inlined
-def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -> bool:
+def _offer(
+    match: Any, cache: Any, page: int, rows: int, last: int, asked: int, is_unique: bool
+) -> None:
+    """Offer the key of the record `last`, for which `asked` rows wait, to the cache.
+
+    Only when its last record was probed: all waiting rows have met the key then. Records of a key
+    at the edge of a page may go on in another one, and an entry must hold all of them.
+    """
+    keys = page + PAGE_KEYS
+    key = load_i64(keys + 8 * last)
+    if last + 1 < rows and load_i64(keys + 8 * (last + 1)) == key:
+        return
+    low = last
+    while low > 0 and load_i64(keys + 8 * (low - 1)) == key:
+        low -= 1
+    if is_unique or (low > 0 and last + 1 < rows):
+        stride = match.page.record_bytes
+        records = keys + 8 * rows + low * stride
+        promote(match, cache, key, page, records, stride, last + 1 - low, asked)
+
+
+@inlined
+def _probe_page(
+    match: Any,
+    out: Any,
+    waiting: Any,
+    cache: Any,
+    page: int,
+    progress: _I64,
+    is_unique: bool,
+) -> bool:
     """Probe the waiting rows with every row of a page; False if the output is full.
 
     First the rows whose ring may hold their key are picked and their memory is asked for, then
@@ -250,7 +282,10 @@ def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -
         slot = progress[P_SLOT]
         if slot < 0:
             slot = np.int64(load_i32(slot_address(waiting, tail) + LINK))
+        asked = np.int64(0)
         while True:
+            if load_i64(slot_address(waiting, slot)) == key:
+                asked += 1
             if not _meet(match, out, waiting, slot, key, page, records + r * stride):
                 progress[P_ROW], progress[P_SLOT] = r, slot
                 return False
@@ -258,6 +293,8 @@ def _probe_page(match: Any, out: Any, waiting: Any, page: int, progress: _I64) -
                 break
             slot = np.int64(load_i32(slot_address(waiting, slot) + LINK))
         progress[P_SLOT] = -1
+        if cache.limit > 0 and asked > 0:
+            _offer(match, cache, page, rows, r, asked, is_unique)
     progress[P_ROW] = 0
     return True
 
@@ -291,6 +328,7 @@ def probe_pages(
     ring: Any,
     runs: _I64,
     progress: _I64,
+    is_unique: bool,
 ) -> int:
     """Read on, and probe the next `progress[P_WANTED]` pages: MORE when they are done.
 
@@ -307,7 +345,7 @@ def probe_pages(
         start, count = load_i64(request + REQ_BUFFER), load_i64(request + REQ_COUNT)
         while progress[P_PAGE] < count and progress[P_WANTED] > 0:
             page = start + progress[P_PAGE] * ring.page_bytes
-            if not _probe_page(match, out, waiting, page, progress):
+            if not _probe_page(match, out, waiting, cache, page, progress, is_unique):
                 return FULL
             if watch.keys > 0:
                 watch_page(watch, cache, page, match.page.record_bytes)
@@ -336,3 +374,25 @@ def export_circle(match: Any, out: Any, waiting: Any, met: npt.NDArray[np.uint8]
                 needed += blob_length(out.stream, row)
             slot = _following(waiting, slot)
     return needed
+
+
+@kernel
+def number_of(waiting: Any, number_at: int, place: int) -> int:
+    """The number that a row carries at this offset; `place` counts rows from the oldest on."""
+    slot = waiting.free + place
+    if slot >= waiting.limit:
+        slot -= waiting.limit - 1
+    return load_i64(slot_address(waiting, slot) + number_at)
+
+
+@kernel
+def forget_met(waiting: Any, number_at: int, first: int) -> int:
+    """Let rows from the number `first` on have met nobody; how many they are."""
+    slot, count = waiting.free, 0
+    for _ in range(waiting.used - 1):
+        row = slot_address(waiting, slot)
+        if load_i64(row + number_at) >= first:
+            clear_met(waiting, row)
+            count += 1
+        slot = _following(waiting, slot)
+    return count

@@ -1,6 +1,6 @@
 """Kernels for pages of the master: the page format, checksums, and finding keys.
 
-A page has a fixed size and carries whole rows in the order of key64:
+A page has a fixed size and carries whole rows, within it in the order of key64:
 
     0   checksum of everything behind it (8 bytes)
     8   number of rows (4)
@@ -42,11 +42,17 @@ _I64 = npt.NDArray[np.int64]
 _U8 = npt.NDArray[np.uint8]
 
 
-INDEX = struct_type("first narrow base continued shard_start shards pages")
-"""The sparse index: the first key64 of every page, minus `base`, and where shards begin (one entry
-more than there are shards). Unsigned 32-bit (`narrow`) where the keys' range allows it, else
-64-bit: half the memory for most tables. `continued` has a byte per page that says whether it begins
-with the key that the page before ends with; it is 0 where keys are unique."""
+INDEX = struct_type(
+    "first narrow base continued shard_start shards pages dense dense_parts dense_width"
+)
+"""The index: which page holds a key, and where shards begin (one entry more than there are shards).
+`continued` has a byte per page that says whether it begins with the key that the page before ends
+with; it is 0 where keys are unique.
+
+Where pages follow the order of key64 the index is sparse: `first` is the first key64 of every page,
+minus `base`, unsigned 32-bit (`narrow`) where the keys' range allows it, else 64-bit: half the
+memory for most tables. Where they follow another order it is dense: `dense` is the address of a
+static function from key64 to page (see `dense_page`), and `first` is empty."""
 
 
 @inlined
@@ -205,8 +211,49 @@ def is_continued(index: Any, page: int) -> bool:
 
 
 @inlined
+def dense_place(key: int, seed: int, part: int, cells: int) -> int:
+    """One of a key's three cells among the `cells` of its part: `part` is 0, 1 or 2."""
+    word = mix(np.uint64(mix(key)) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15))
+    turn = np.uint64(21 * part)
+    if part > 0:
+        word = (word << turn) | (word >> (np.uint64(64) - turn))
+    third = np.uint64(cells // 3)
+    return np.int64(third) * part + np.int64(((word >> np.uint64(32)) * third) >> np.uint64(32))
+
+
+@inlined
+def dense_cell(cells: int, place: int, width: int) -> int:
+    """The value of a cell, cells being `width` bits wide and packed."""
+    bit = place * width
+    word = np.uint64(load_i64(cells + (bit >> 3))) >> np.uint64(bit & 7)
+    return np.int64(word & ((np.uint64(1) << np.uint64(width)) - np.uint64(1)))
+
+
+@inlined
+def dense_page(index: Any, key: int) -> int:
+    """The page of a key by the dense index; any page or -1 for a key that is not stored.
+
+    A word for each of `dense_parts` parts and one more: where its cells begin, times 256, plus the
+    seed of its hash. The page is the exclusive or of three cells of the key's part. Keys are not
+    kept: whether the page has the key is seen when it is read.
+    """
+    part = bucket_of(key, index.dense_parts)
+    word = at(index.dense, part)
+    start, seed = word >> 8, word & 255
+    count = (at(index.dense, part + 1) >> 8) - start
+    cells = index.dense + 8 * (index.dense_parts + 1)
+    page = np.int64(0)
+    for i in range(3):
+        place = start + dense_place(key, seed, i, count)
+        page ^= dense_cell(cells, place, index.dense_width)
+    return page if page < index.pages else np.int64(-1)
+
+
+@inlined
 def page_of(index: Any, key: int) -> int:
     """The first page that can hold `key`, or -1 if no page can."""
+    if index.dense != 0:
+        return dense_page(index, key)
     shard = 0
     if index.shards > 1:
         shard = shard_of(key, index.shards)
@@ -270,6 +317,7 @@ def fill_pages(
     starts: _I64,
     data: _U8,
     shape: _I64,
+    ends: _I64,
     pages: _U8,
     first_number: int,
     page_firsts: _I64,
@@ -278,6 +326,7 @@ def fill_pages(
 ) -> int:
     """Cut sorted rows into pages; return how many rows were consumed.
 
+    Pages are filled one after the other or, where `ends` is not empty, up to the rows it names.
     `starts` and `data` are packed rows (record, then byte strings). `shape`: record bytes, offset
     of the blob reference or -1, page bytes, bytes of a page to fill, 1 to close the last page too.
     `carry`: pages written (out), last key of the page before (in, out), 1 if there is one.
@@ -290,17 +339,22 @@ def fill_pages(
     count = 0
     room = pages.size // page_bytes
     while done < rows and count < room:
-        used = PAGE_KEYS
-        end = done
-        while end < rows:
-            size = 8 + np.int64(starts[end + 1]) - np.int64(starts[end])
-            # A page takes at least one row, and may go beyond its fill mark for it.
-            if used + size > (fill_bytes if end > done else page_bytes):
+        if ends.size > 0:
+            if count == ends.size:
                 break
-            used += size
-            end += 1
-        if end == rows and final == 0:
-            break
+            end = ends[count]
+        else:
+            used = PAGE_KEYS
+            end = done
+            while end < rows:
+                size = 8 + np.int64(starts[end + 1]) - np.int64(starts[end])
+                # A page takes at least one row, and may go beyond its fill mark for it.
+                if used + size > (fill_bytes if end > done else page_bytes):
+                    break
+                used += size
+                end += 1
+            if end == rows and final == 0:
+                break
         n = end - done
         page = pages.ctypes.data + count * page_bytes
         number = first_number + count
@@ -330,6 +384,58 @@ def fill_pages(
         count += 1
     carry[0] = count
     return done
+
+
+@kernel
+def cut_whole_keys(keys: _I64, starts: _I64, shape: _I64, carry: _I64, ends: _I64) -> int:
+    """Where pages end that keep the rows of a key together; the number of pages.
+
+    Rows of a key are neighbours, keys come in any order. A key whose rows do not fit the rest of a
+    page begins the next one; a key that needs more than a page has pages of its own. `shape` as in
+    `fill_pages`. `carry`: the key that is being written to pages of its own, 1 if there is one.
+    """
+    page_bytes, fill_bytes, final = shape[2], shape[3], shape[4]
+    rows = keys.size
+    count, begin, used, at_row = 0, 0, np.int64(PAGE_KEYS), 0
+    while at_row < rows and count < ends.size:
+        end, size = at_row, np.int64(0)
+        own = carry[1] == 1 and carry[0] == keys[at_row]
+        spread = own
+        while end < rows and keys[end] == keys[at_row]:
+            more = 8 + np.int64(starts[end + 1]) - np.int64(starts[end])
+            if end > at_row and PAGE_KEYS + size + more > fill_bytes:
+                spread = True
+                break
+            size += more
+            end += 1
+        if spread:
+            if begin < at_row:
+                # What was collected before this key; then look at the key again.
+                ends[count] = at_row
+                count += 1
+                begin, used = at_row, np.int64(PAGE_KEYS)
+                continue
+            ended = end < rows and keys[end] != keys[at_row]
+            if end == rows and final == 0:
+                break
+            carry[0], carry[1] = keys[at_row], np.int64(not ended)
+            ends[count] = end
+            count += 1
+            begin = at_row = end
+            continue
+        if end == rows and final == 0:
+            break
+        if begin < at_row and used + size > fill_bytes:
+            ends[count] = at_row
+            count += 1
+            begin, used = at_row, np.int64(PAGE_KEYS)
+            continue
+        used += size
+        at_row = end
+    if final == 1 and at_row == rows and begin < rows and count < ends.size:
+        ends[count] = rows
+        count += 1
+    return count
 
 
 @kernel

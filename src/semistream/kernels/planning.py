@@ -179,19 +179,31 @@ def scan_runs(
 
 
 @kernel
-def runs_from(index: Any, pages: _I64, span: int, longest: int, runs: _I64) -> None:
-    """The partition of `span` pages that holds each page, and more while its last key goes on.
+def group_runs(waiting: Any, index: Any, groups: _I64, span: int, longest: int, runs: _I64) -> int:
+    """Runs over groups of `span` pages, from the first to the last that rows wait for, and on while
+    a key goes on; the number of runs.
 
-    Partitions are aligned within their shard, and so are runs.
+    A run stays in one shard: a group that lies in several has a run for each. At most `longest`
+    pages a run (not below `span`): rows whose key goes on beyond it come back to the queue.
     """
-    for i in range(pages.size):
+    count = 0
+    for i in range(groups.size):
+        page, stop = groups[i] * span, min((groups[i] + 1) * span, index.pages)
         shard = 0
-        while at(index.shard_start, shard + 1) <= pages[i]:
-            shard += 1
-        start = at(index.shard_start, shard)
-        first = start + (pages[i] - start) // span * span
-        stop = at(index.shard_start, shard + 1)
-        end = min(first + span, stop)
-        while end < stop and end - first < longest and is_continued(index, end):
-            end += 1
-        runs[i, 0], runs[i, 1] = first, end - first
+        while page < stop:
+            while at(index.shard_start, shard + 1) <= page:
+                shard += 1
+            shard_end = at(index.shard_start, shard + 1)
+            first, last = np.int64(-1), np.int64(-1)
+            while page < min(stop, shard_end):
+                if load_i32(waiting.tail + 4 * page) >= 0:
+                    first = page if first < 0 else first
+                    last = page
+                page += 1
+            if first >= 0:
+                end = last + 1
+                while end < shard_end and end - first < longest and is_continued(index, end):
+                    end += 1
+                runs[count, 0], runs[count, 1] = first, end - first
+                count += 1
+    return count

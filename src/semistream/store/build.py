@@ -17,14 +17,22 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
-from semistream.core.errors import OptionError, StoreError
+from semistream.core.errors import OptionError, StoreError, unknown_name
 from semistream.core.progress import Report, TerminalProgress
 from semistream.kernels.hashing import checksum
 from semistream.kernels.jit import read_only
-from semistream.kernels.pages import PAGE_KEYS, count_keys, fill_pages, shards_of
+from semistream.kernels.pages import (
+    PAGE_KEYS,
+    count_keys,
+    cut_whole_keys,
+    fill_pages,
+    shards_of,
+)
 from semistream.kernels.rows import pack_records, packed_size
+from semistream.store.dense import DenseIndexWriter
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
 from semistream.store.manifest import (
@@ -35,7 +43,14 @@ from semistream.store.manifest import (
     write_manifest,
 )
 from semistream.store.opened import Source
-from semistream.store.sorting import BATCH_BYTES, PACKED, is_disk_full, rows_within, sort_rows
+from semistream.store.sorting import (
+    BATCH_BYTES,
+    FREQUENCY,
+    PACKED,
+    is_disk_full,
+    rows_within,
+    sort_rows,
+)
 from semistream.store.sources import SourceLike, open_source
 
 DEFAULT_PAGE_BYTES = 8192
@@ -56,6 +71,7 @@ def build_master(
     fill: float = 1.0,
     memory: type_of_size = "1GB",
     rejects: str | Path | None = None,
+    frequency: str | None = None,
     hash_bits: int = 64,
     report: Report | None = None,
 ) -> None:
@@ -69,7 +85,12 @@ def build_master(
     `page_size` is a multiple of 4096 (default 8192, more where a row needs it). `shards` spreads
     the keys over that many files, for readers on several machines. `fill` is the share of a page
     that is filled, to leave room for later rows. `memory` bounds the sort, which goes to disk
-    beyond it, beside the target. `hash_bits` below 64 makes hashes of keys collide; it is for
+    beyond it, beside the target.
+
+    `frequency` names a numeric column that says how often rows are asked for: rows then lie in
+    descending order of it, which the X-HYBRIDJOIN family needs, and are found through a dense index
+    of some two bytes a key. Rows of one key stay together, at the place that the sum over them
+    gives; null counts as 0. `hash_bits` below 64 makes hashes of keys collide; it is for
     tests. `report` is called with the name of the phase, rows done and rows in all (None while not
     known); without it a terminal shows a bar.
 
@@ -91,8 +112,24 @@ def build_master(
     limit = parse_bytes(memory)
     opened = open_source(source, rejects=rejects)
     spec = KeySpec.of(opened.schema, columns, hash_bits=hash_bits)
+    if frequency is not None:
+        _check_frequency(opened.schema, frequency)
     with _put_in_place(target) as directory, TerminalProgress() as bar:
-        _Builder(directory, opened, spec, page_bytes, shards, fill, limit, report or bar).run()
+        told = report or bar
+        _Builder(directory, opened, spec, page_bytes, shards, fill, limit, frequency, told).run()
+
+
+def _check_frequency(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        raise unknown_name("column for frequency=", name, schema.names)
+    type_ = schema.field(name).type
+    if not (
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_decimal(type_)
+    ):
+        raise OptionError(
+            f"frequency={name!r} is a column of {type_}, not of numbers",
+            hint="name a column that counts how often a row is asked for",
+        )
 
 
 def _page_bytes(page_size: type_of_size) -> int:
@@ -151,6 +188,7 @@ class _Builder:
         shards: int,
         fill: float,
         memory_bytes: int,
+        frequency: str | None,
         report: Report,
     ) -> None:
         self.directory = directory
@@ -160,6 +198,7 @@ class _Builder:
         self.shards = shards
         self.fill = fill
         self.memory_bytes = memory_bytes
+        self.frequency = frequency
         self.report = report
         self.layout = master_layout(source.schema, spec)
         self.null_keys = 0
@@ -171,10 +210,18 @@ class _Builder:
         version.mkdir()
         scratch = self.directory / "sort"
         scratch.mkdir()
-        writer = PageWriter(version, "v1", self.layout, self.shards, self.fill)
+        dense = None
+        if self.frequency is not None:
+            dense = DenseIndexWriter(scratch, self.memory_bytes)
+        writer = PageWriter(version, "v1", self.layout, self.shards, self.fill, dense)
         with closing(writer):
-            by_row = not self.spec.is_number
-            ordered = sort_rows(self._packed(), scratch, self.memory_bytes, by_row=by_row)
+            ordered = sort_rows(
+                self._packed(),
+                scratch,
+                self.memory_bytes,
+                by_row=not self.spec.is_number,
+                by_frequency=dense is not None,
+            )
             with closing(ordered) as batches:
                 for batch in batches:
                     if writer.page_bytes == 0:
@@ -183,13 +230,14 @@ class _Builder:
                     self.report("writing pages", writer.rows, self.rows - self.null_keys)
             if writer.page_bytes == 0:
                 writer.page_bytes = self._choose_page_bytes()
-            shutil.rmtree(scratch, ignore_errors=True)
             manifest = writer.finish(
                 self.source.schema,
                 self.spec,
                 null_keys=self.null_keys,
                 rejected_rows=self.source.rejected_rows,
+                frequency=self.frequency or "",
             )
+        shutil.rmtree(scratch, ignore_errors=True)
         write_manifest(self.directory, manifest)
 
     def _choose_page_bytes(self) -> int:
@@ -243,8 +291,11 @@ class _Builder:
         row = pa.Array.from_buffers(
             pa.large_binary(), rows, [None, pa.py_buffer(starts), pa.py_buffer(data)]
         )
-        arrays = [pa.array(shard), pa.array(keys.key64), row]
-        packed = pa.RecordBatch.from_arrays(arrays, schema=PACKED)
+        packed = pa.RecordBatch.from_arrays(
+            [pa.array(shard), pa.array(keys.key64), row], schema=PACKED
+        )
+        if self.frequency is not None:
+            packed = packed.append_column(FREQUENCY, _frequencies(batch.column(self.frequency)))
         lengths = np.diff(starts)
         if keys.nulls:
             self.null_keys += keys.nulls
@@ -253,6 +304,12 @@ class _Builder:
             packed, lengths = packed.filter(pa.array(kept)), lengths[kept]
         self.longest_row = max(self.longest_row, int(lengths.max(initial=0)))
         return packed
+
+
+def _frequencies(column: pa.Array) -> pa.Array:
+    """A column as floats; what is no number counts as 0."""
+    floats = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.fill_null(pc.is_finite(floats), False), floats, 0.0)
 
 
 def master_layout(schema: pa.Schema, spec: KeySpec) -> RowLayout:
@@ -273,17 +330,26 @@ def ordered_batch(
 class PageWriter:
     """Cuts sorted rows into pages, shard by shard, and keeps the index.
 
-    `page_bytes` must be set before the first row is written.
+    `page_bytes` must be set before the first row is written. With a `dense` index keys may come in
+    any order, the rows of each together; they are put in the order of key64 within a page, a key's
+    rows lie in one page or in pages of their own.
     """
 
     def __init__(
-        self, directory: Path, prefix: str, layout: RowLayout, shards: int, fill: float
+        self,
+        directory: Path,
+        prefix: str,
+        layout: RowLayout,
+        shards: int,
+        fill: float,
+        dense: DenseIndexWriter | None = None,
     ) -> None:
         self.directory = directory
         self.prefix = prefix
         self.layout = layout
         self.shards = shards
         self.fill = fill
+        self.dense = dense
         self.page_bytes = 0
         self.rows = 0
         self._shard = 0
@@ -294,6 +360,8 @@ class PageWriter:
         self._continued: list[npt.NDArray[np.uint8]] = []
         self._carry = np.zeros(3, np.int64)
         self._tally = np.zeros(5, np.int64)
+        self._own_pages = np.zeros(2, np.int64)
+        self._indexed: int | None = None
         self._pages = 0
         self._shard_rows = 0
         self._most_rows = 0
@@ -335,14 +403,18 @@ class PageWriter:
         )
         while batch.num_rows:
             firsts, continued = np.empty(room, np.int64), np.empty(room, np.uint8)
-            row = batch.column("row")
-            starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
-            data = np.frombuffer(row.buffers()[2], np.uint8)
+            part, ends = batch, np.empty(0, np.int64)
+            if self.dense is not None:
+                part, ends = self._whole_keys(batch, shape, room)
+                if not len(ends):
+                    break
+            keys, starts, data = _unpacked(part)
             done = fill_pages(
-                read_only(batch.column("key64").to_numpy()),
-                read_only(starts),
-                read_only(data),
+                keys,
+                starts,
+                data,
                 shape,
+                ends,
                 pages,
                 self._pages,
                 firsts,
@@ -361,6 +433,25 @@ class PageWriter:
             batch = batch.slice(done)
         self._left = batch if batch.num_rows else None
 
+    def _whole_keys(
+        self, batch: pa.RecordBatch, shape: npt.NDArray[np.int64], room: int
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """The rows of up to `room` pages, within each by key, and where pages end; indexes them."""
+        assert self.dense is not None
+        keys, starts, _ = _unpacked(batch)
+        ends = np.empty(room, np.int64)
+        ends = ends[: cut_whole_keys(keys, starts, shape, self._own_pages, ends)]
+        if not len(ends):
+            return batch, ends
+        keys = keys[: ends[-1]]
+        page = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+        begins = np.diff(keys, prepend=keys[0]) != 0
+        begins[0] = self._indexed is None or self._indexed != keys[0]
+        first = self._pages + sum(info.pages for info in self._infos)
+        self.dense.add(keys[begins], first + page[begins])
+        self._indexed = int(keys[-1])
+        return batch.take(pa.array(np.lexsort((keys, page)))), ends
+
     def _write_pages(self, pages: npt.NDArray[np.uint8]) -> None:
         if self._file is None:
             self._file = self._create()
@@ -372,10 +463,12 @@ class PageWriter:
         return os.open(self._path(), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
 
     def close(self) -> None:
-        """Close the file of the shard that is being written, if any."""
+        """Close what is being written, if anything is."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
+        if self.dense is not None:
+            self.dense.close()
 
     def _path(self) -> Path:
         return self.directory / f"shard-{self._shard:04d}.pages"
@@ -385,17 +478,26 @@ class PageWriter:
         if self._file is None:
             self._file = self._create()
         os.fsync(self._file)
-        self.close()
+        os.close(self._file)
+        self._file = None
         name = f"{self.prefix}/{self._path().name}"
         self._infos.append(ShardInfo(file=name, pages=self._pages, rows=self._shard_rows))
         self._left = None
         self._pages, self._shard_rows = 0, 0
         self._carry[:] = 0
+        self._own_pages[:] = 0
+        self._indexed = None
         self._tally[4] = 0
         self._shard += 1
 
     def finish(
-        self, schema: pa.Schema, spec: KeySpec, *, null_keys: int, rejected_rows: int
+        self,
+        schema: pa.Schema,
+        spec: KeySpec,
+        *,
+        null_keys: int,
+        rejected_rows: int,
+        frequency: str = "",
     ) -> Manifest:
         """Close the files, write the index, and say what was written."""
         while self._shard < self.shards:
@@ -403,7 +505,10 @@ class PageWriter:
         firsts = np.concatenate([np.empty(0, np.int64), *self._firsts])
         continued = np.concatenate([np.empty(0, np.uint8), *self._continued])
         unique = int(self._tally[1]) <= 1
-        index = firsts.tobytes() + (b"" if unique else continued.tobytes())
+        where, parts, width = firsts.view(np.uint8), 0, 0
+        if self.dense is not None:
+            where, parts, width = self.dense.finish(len(firsts))
+        index = where.tobytes() + (b"" if unique else continued.tobytes())
         with (self.directory / "index").open("wb") as file:
             file.write(index)
             file.flush()
@@ -426,12 +531,25 @@ class PageWriter:
             most_rows_per_page=self._most_rows,
             null_keys=null_keys,
             rejected_rows=rejected_rows,
+            frequency=frequency,
+            dense_parts=parts,
+            dense_width=width,
         )
 
 
 def index_checksum(index: bytes) -> str:
     """Checksum of the index file."""
     return f"{int(checksum(np.frombuffer(index, np.uint8))):016x}"
+
+
+def _unpacked(
+    batch: pa.RecordBatch,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Keys of packed rows, where each row begins, and their bytes."""
+    row = batch.column("row")
+    starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
+    data = np.frombuffer(row.buffers()[2], np.uint8)
+    return read_only(batch.column("key64").to_numpy()), read_only(starts), read_only(data)
 
 
 def _joined(first: pa.RecordBatch, second: pa.RecordBatch) -> pa.RecordBatch:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,7 @@ class FileMaster:
     index: Struct = field(init=False)
     _files: list[int] = field(init=False, default_factory=list)
     _shard_start: npt.NDArray[np.int64] = field(init=False)
+    _where: npt.NDArray[Any] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +89,12 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        return int(self.index.array("first").nbytes + self._continued.nbytes)
+        return int(self._where.nbytes + self._continued.nbytes)
+
+    @property
+    def by_frequency(self) -> bool:
+        """Whether pages follow the frequency of their rows, and not their keys."""
+        return bool(self.manifest.frequency)
 
     def shard_ranges(self) -> list[tuple[int, int]]:
         """First page and the page after the last of every shard."""
@@ -200,22 +207,29 @@ class FileMaster:
                 f"for {pages} pages does not fit",
                 hint="restore it or build the master again",
             )
-        first = np.frombuffer(raw, np.int64, pages)
-        continued = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
-        self._shard_start, self._continued = starts, continued.copy()
-        base = int(first.min()) if pages else 0
-        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
-        return Struct(
+        continued_bytes = 0 if self.manifest.is_unique else pages
+        where = np.frombuffer(raw, np.uint8, len(raw) - continued_bytes)
+        self._shard_start = starts
+        self._continued = np.frombuffer(raw, np.uint8, continued_bytes, len(where)).copy()
+        index = Struct(
             INDEX,
-            first=(first - base).astype(np.uint32) if narrow else first.copy(),
-            narrow=narrow,
-            base=base if narrow else 0,
-            continued=self._continued if len(continued) else 0,
+            continued=self._continued if continued_bytes else 0,
             shard_start=starts,
             shards=len(starts) - 1,
             pages=pages,
         )
+        if self.by_frequency:
+            self._where = index.dense = where.copy()
+            index.dense_parts = self.manifest.dense_parts
+            index.dense_width = self.manifest.dense_width
+            return index
+        first = where.view(np.int64)
+        base = int(first.min()) if pages else 0
+        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
+        self._where = (first - base).astype(np.uint32) if narrow else first.copy()
+        index.first, index.narrow, index.base = self._where, narrow, base if narrow else 0
+        return index
 
     def _open_files(self) -> None:
         direct = self.io == "direct"

@@ -4,8 +4,10 @@ A master is a directory:
 
     MANIFEST.json               this file; what it names exists, what it does not name is rubbish
     v1/shard-0000.pages         pages of the first shard, one after the other
-    v1/index                    first key64 of every page of all shards (8 bytes each), then, where
-                                keys repeat, a byte per page that says whether it continues a key
+    v1/index                    which page holds a key: first key64 of every page of all shards (8
+                                bytes each), or the dense index of a store in frequency order; then,
+                                where keys repeat, a byte per page that says whether it continues a
+                                key
 
 It is written last and put in place by a rename, so a store either opens completely or not at all.
 It carries a checksum of itself: a changed number in it would otherwise lose rows in silence.
@@ -41,7 +43,11 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a master is; all sizes of the version that it publishes."""
+    """What a master is; all sizes of the version that it publishes.
+
+    `frequency` is the column by which rows are ordered, empty where they are in the order of their
+    keys; only then `dense_parts` and `dense_width` are 0 (see `semistream.store.dense`).
+    """
 
     version: int
     schema_ipc: str
@@ -59,6 +65,9 @@ class Manifest:
     most_rows_per_page: int
     null_keys: int
     rejected_rows: int
+    frequency: str = ""
+    dense_parts: int = 0
+    dense_width: int = 0
     format: int = FORMAT
 
     @property
