@@ -168,7 +168,7 @@ def printed_online_phase(
 
 
 def test_an_evicted_page_gives_no_pair_twice(tmp_path: Path) -> None:
-    """A page is joined online, then evicted for rows of the same time: printed, pairs come twice."""
+    """A page is joined online, then evicted for rows of the same time: printed, pairs repeat."""
     rows = [(0, 7), (1, 8), (2, 0), (3, 9), (4, 0)]
     emitted, waiting = printed_online_phase([0, 1], rows, room=1)
     again = [(row, page) for page, found in waiting.items() for row in found]
@@ -351,8 +351,8 @@ def test_no_row_is_later_than_its_deadline(max_wait: float, tmp_path: Path) -> N
             def steps() -> None:
                 # A phase with more results than find room goes on with the next step.
                 while (result := join.step()) is not None:
-                    for event in result["event"].to_pylist():
-                        late.append((clock.now_ns() - came.pop(event)) / 1e9)
+                    now = clock.now_ns()
+                    late.extend((now - came.pop(e)) / 1e9 for e in result["event"].to_pylist())
 
             clock.join = None
             for batch in batches:
@@ -421,8 +421,7 @@ def test_each_row_sees_one_version(memory: str, ranged: bool, tmp_path: Path) ->
             batch = pa.RecordBatch.from_pydict(
                 {"s": keys, "event": np.arange(accepted, accepted + 7)}, schema=schema
             )
-            for event, key in enumerate(keys.tolist(), start=accepted):
-                seen[event] = key
+            seen |= dict(enumerate(keys.tolist(), start=accepted))
             accepted += 7
             run.offer(batch)
             for _ in range(number % 4):

@@ -86,7 +86,7 @@ class IndexedJoin(Operator):
     def keys_of(
         self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
     ) -> tuple[Keys, PackedColumns]:
-        """By what rows are looked up, and their columns; rows that wait already do so for `pages`."""
+        """By what rows are looked up, and their columns; those of a snapshot wait for `pages`."""
         return self.binding.keys(batch)
 
     def accept(self, batch: pa.RecordBatch) -> int:

@@ -65,13 +65,13 @@ class SemiStreamBalancedJoin(ScanJoin):
     the same reason values without any record can be cached, as the text wants and the printed code
     does not do; they count like one record. Values are evicted once per tenth cycle; as printed it
     happens again at each step of that cycle, with counters just set to zero. Printed counts are
-    divided by 10 whatever a value's age; here the counter of a young value begins with what it would
-    have had in the cycles before it was cached. Exactly the rows of a batch expire, not all rows
-    of their values. Values with a single waiting row are not watched, and of the others only as many
-    as a part of the memory holds, those with most rows first. At most as many rows as find room are
-    taken in between two chunks, or a stream of hits would keep the scan from going on. Memory that the cache takes is
-    the waiting rows' before, so they leave first: a row less may wait from the moment a value is
-    marked.
+    divided by 10 whatever a value's age; here the counter of a young value begins with what it
+    would have had in the cycles before it was cached. Exactly the rows of a batch expire, not all
+    rows of their values. Values with a single waiting row are not watched, and of the others only
+    as many as a part of the memory holds, those with most rows first. At most as many rows as find
+    room are taken in between two chunks, or a stream of hits would keep the scan from going on.
+    Memory that the cache takes is the waiting rows' before, so they leave first: a row less may
+    wait from the moment a value is marked.
     """
 
     name = "ssbj"

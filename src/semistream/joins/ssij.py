@@ -70,30 +70,33 @@ class SemiStreamedIndexJoin(IndexedJoin):
     """SSIJ (Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index Join, ICDE 2011).
 
     *Pending phase*: rows collect in the input buffer IB. *Online phase*, without any read: the
-    index gives the page of each row; rows whose page is cached (CR) are joined, the others go to the
-    stream buffer SB, on the list of their page in the inverted index II. *Join phase*, once SB is
-    full: the pages on which rows wait (P_u) are ranked together with the cached ones by utility, the
-    number of rows that wanted them since the last join phase; the best stay or will stay (ToKeep),
-    the rest of the cache goes (ToRemove); then P_u is read by the cheapest plan, and each page is
-    joined with its list. One `step` is one online phase and, if it is due, the join phase. A step
-    to which no rows were offered since the last one counts as a pause of the stream and forces the join phase.
+    index gives the page of each row; rows whose page is cached (CR) are joined, the others go to
+    the stream buffer SB, on the list of their page in the inverted index II. *Join phase*, once SB
+    is full: the pages on which rows wait (P_u) are ranked together with the cached ones by utility,
+    the number of rows that wanted them since the last join phase; the best stay or will stay
+    (ToKeep), the rest of the cache goes (ToRemove); then P_u is read by the cheapest plan, and each
+    page is joined with its list. One `step` is one online phase and, if it is due, the join phase.
+    A step to which no rows were offered since the last one counts as a pause of the stream and
+    forces the join phase.
 
     Names: IB_thresh is `ib_rows`, SB_thresh `sb_rows`, maxScan `max_scan`; S and T are `seek_s` and
     `page_s`; |CR| is `frames.used`.
 
-    *Memory* moves between cache and stream. With `sb_rows` given the cache has what IB and SB do not
-    need, as in the paper. Without, each page of the cache must earn its place: one that u rows want
-    per join phase spares u slots of SB and, where it is not read through anyway, a read; it stays
-    while that is more than the slots that its memory would give. `cache_share` fixes the share
-    instead, `policy="lru"` ranks by recency: both for comparison (Fig. 10, 11). Rows beyond IB_thresh
-    are refused rather than taken in at the cost of the cache, because a caller that can wait should;
-    `burst_rows` is how many are taken in nevertheless, for which pages of lowest utility go.
+    *Memory* moves between cache and stream. With `sb_rows` given the cache has what IB and SB do
+    not need, as in the paper. Without, each page of the cache must earn its place: one that u rows
+    want per join phase spares u slots of SB and, where it is not read through anyway, a read; it
+    stays while that is more than the slots that its memory would give. `cache_share` fixes the
+    share instead, `policy="lru"` ranks by recency: both for comparison (Fig. 10, 11). Rows beyond
+    IB_thresh are refused rather than taken in at the cost of the cache, because a caller that can
+    wait should; `burst_rows` is how many are taken in nevertheless, for which pages of lowest
+    utility go.
 
-    *Deadlines* (§IV-F): with `max_wait` seconds each row is answered that long after it came, if the
-    disk can and `step` is called often enough, and again while it gives results. A join phase begins when 1.2 times its expected duration, and the time between two steps, is left for the oldest row, or
-    would take half of `max_wait`, so that rows which come meanwhile are in time as well. Its
-    duration is first reckoned with a seek for each page (a whole scan at most), later with the
-    longest seen for about as many pages.
+    *Deadlines* (§IV-F): with `max_wait` seconds each row is answered that long after it came, if
+    the disk can and `step` is called often enough, and again while it gives results. A join phase
+    begins when 1.2 times its expected duration, and the time between two steps, is left for the
+    oldest row, or would take half of `max_wait`, so that rows which come meanwhile are in time as
+    well. Its duration is first reckoned with a seek for each page (a whole scan at most), later
+    with the longest seen for about as many pages.
 
     *Updates* (§IV-E): `master_changed` gives a new version of R. Rows in SB, which may have met
     pages already, are answered from the old version first; those in IB and all later ones see the
@@ -108,8 +111,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
     the cache, and then it is best to read through every gap that costs less than a seek; with
     `max_scan` the paper's dynamic programme plans. Several reads are in flight. END forces a join
     phase (missing in print), and so do 64 times as many answered rows as find room: while all rows
-    find their page cached, SB would never fill and those in it starve. There is one latency bound for all rows, so that deadlines are in the
-    order of arrival.
+    find their page cached, SB would never fill and those in it starve. There is one latency bound
+    for all rows, so that deadlines are in the order of arrival.
     """
 
     name = "ssij"

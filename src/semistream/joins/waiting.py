@@ -171,7 +171,7 @@ class WaitingRows:
         self._region.release(slots * self.stride)
 
     def release_before(self, oldest: int) -> None:
-        """Rows lie in a circle, and those before slot `oldest` have left: give their memory back."""
+        """Rows lie in a circle; those before slot `oldest` have left: give their memory back."""
         end = oldest * self.stride // mmap.PAGESIZE * mmap.PAGESIZE
         if end < self._released:
             self._region.release(self._released)
