@@ -415,7 +415,8 @@ def test_each_row_sees_one_version(memory: str, ranged: bool, tmp_path: Path) ->
     if ranged:
         how = {"condition": ss.band("s", "k", width=1)}
     with make(versions[0], schema, how="left", memory=memory, **how) as join:
-        run, accepted, seen = Run(join), 0, {}
+        run, accepted = Run(join), 0
+        seen: dict[int, int] = {}
         for number in range(90):
             keys = rng.integers(0, 20, 7)
             batch = pa.RecordBatch.from_pydict(
@@ -434,18 +435,19 @@ def test_each_row_sees_one_version(memory: str, ranged: bool, tmp_path: Path) ->
         run.finish()
         table = run.table()
     found: dict[int, Counter[int | None]] = {}
-    for event, number in zip(table["event"].to_pylist(), table["version"].to_pylist(), strict=True):
-        found.setdefault(event, Counter())[number] += 1
+    versions_seen = zip(table["event"].to_pylist(), table["version"].to_pylist(), strict=True)
+    for event, one in versions_seen:
+        found.setdefault(event, Counter())[one] += 1
     assert set(found) == set(range(accepted))
     used = set()
     for event, counts in found.items():
         assert len(counts) == 1, f"row {event} sees {counts}"
-        ((number, count),) = counts.items()
-        if number is None:
+        ((one, count),) = counts.items()
+        if one is None:
             assert count == 1
             continue
-        used.add(number)
-        near = [key for key in range(12 + 3 * number) if abs(key - seen[event]) <= int(ranged)]
+        used.add(one)
+        near = [key for key in range(12 + 3 * one) if abs(key - seen[event]) <= int(ranged)]
         assert count == 150 * len(near)
     assert used == {0, 1, 2}
     for master in versions:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from semistream.kernels.frames import FRAMES
 from semistream.kernels.pages import INDEX
-from semistream.kernels.planning import greedy_runs, optimal_runs, runs_from, scan_runs, sweep_runs
+from semistream.kernels.planning import greedy_runs, optimal_runs, scan_runs, sweep_runs
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import WAITING
 
@@ -193,25 +193,6 @@ def test_a_sweep_reads_every_page_that_is_wanted(
             assert after - before - 1 <= gap
         read |= set(pages)
     assert wanted <= read
-
-
-@given(master=masters, span=st.integers(1, 4), longest=st.integers(4, 9), data=st.data())
-@settings(deadline=None)
-def test_runs_from_pages_follow_the_key(
-    master: Master, span: int, longest: int, data: st.DataObject
-) -> None:
-    if master.pages == 0:
-        return
-    pages = data.draw(st.lists(st.integers(0, master.pages - 1), min_size=1, max_size=8))
-    runs = np.full((len(pages), 2), -1, np.int64)
-    runs_from(master.index.kernel, np.array(pages, np.int64), span, longest, runs)
-    for page, (first, count) in zip(pages, as_runs(runs, len(pages)), strict=True):
-        start, stop = master.starts[master.shard(page)], master.starts[master.shard(page) + 1]
-        begin = next(p for p in range(start, stop, span) if p <= page < p + span)
-        end = min(begin + span, stop)
-        while end < stop and end - begin < longest and end in master.continued:
-            end += 1
-        assert (first, count) == (begin, end - begin)
 
 
 @given(

@@ -150,7 +150,7 @@ class SpanProbe:
         if first == end:
             return np.full(len(low), -1, np.int64)
         index = self._master.index
-        if index.dense:
+        if self._master.by_frequency:
             # Pages are not in key order: any of them may hold keys of a range.
             return np.full(len(low), (first << 32) | (end - 1), np.int64)
         base = int(index.base)

@@ -30,11 +30,10 @@ def last_page(index: Any, spans: bool, row: int, page: int) -> int:
     last = page
     if index.continued != 0:
         key = word - index.base
-        # Where pages are not in key order, a key that goes on has its pages for itself.
         while (
             last + 1 < index.pages
             and is_continued(index, last + 1)
-            and (index.dense != 0 or first_of(index, last + 1) == key)
+            and first_of(index, last + 1) == key
         ):
             last += 1
     return last
