@@ -11,6 +11,7 @@ from semistream.core.errors import OptionError
 from semistream.core.join import Traits
 from semistream.joins.cache import TupleCache
 from semistream.joins.scanning import ScanJoin
+from semistream.kernels.admission import FIXED
 from semistream.kernels.struct import Struct
 from semistream.kernels.watching import (
     UNMARKED,
@@ -112,6 +113,8 @@ class SemiStreamBalancedJoin(ScanJoin):
         # Byte strings of a record lie in its page.
         self.cache = TupleCache(self.binding, capacity, self.master.page_bytes, seed=self.seed)
         self.match.cached, self.match.cached_key = self.cache.to_output, self.cache.to_verify
+        # Values move by the inequality alone, not when a record finds many rows.
+        self.match.policy = FIXED
         self.cycle = 0
         self._since_step = 0
         self._granted = self._promised = 0
