@@ -255,6 +255,65 @@ def hybridjoin() -> Picture:
     return p
 
 
+def ssij() -> Picture:
+    """Input buffer, cached pages, lists by page, planned reads."""
+    p = Picture(860, 300, "SSIJ: cached pages in front, lists by page, a planned read")
+    p.box(20, 100, 110, 80, STREAM, "stream", "in batches")
+    p.box(180, 100, 120, 80, MEMORY, "IB", "input buffer:\nrows not looked up")
+    p.box(360, 30, 190, 76, MEMORY, "CR", "pages with most use")
+    p.cells(388, 84, 8, 12, (0, 1, 4))
+    p.box(
+        360, 160, 190, 90, MEMORY, "SB and II", "waiting rows, a list for\neach wanted page (P_u)"
+    )
+    p.cells(376, 226, 10, 12, (1, 2, 6, 7))
+    p.disk(
+        690,
+        120,
+        150,
+        136,
+        "master",
+        "index on the key;\nscans and single reads\nby the cheapest plan",
+    )
+    p.arrow((130, 140), (178, 140), label="pending", at=(154, 94))
+    p.arrow((300, 125), (330, 125), (330, 68), (358, 68), label="online", at=(330, 58))
+    p.arrow((300, 155), (330, 155), (330, 205), (358, 205), label="not cached", at=(318, 222))
+    p.arrow((552, 190), (688, 190), label="read plan", at=(620, 182))
+    p.arrow((688, 222), (552, 222), label="pages", at=(620, 238))
+    p.arrow((620, 180), (620, 68), (552, 68), label="the most wanted stay", at=(640, 60))
+    p.arrow((455, 252), (455, 272))
+    p.text(455, 290, "joined rows, from both", bold=True)
+    return p
+
+
+def ssbj() -> Picture:
+    """Cache and scan, and the way between them."""
+    p = Picture(820, 300, "SSBJ: each key in the cache or in the disk phase, where it takes less")
+    p.box(20, 100, 120, 80, STREAM, "stream", "w rows with\neach chunk")
+    p.box(210, 30, 220, 80, MEMORY, "cache H_R", "all rows of a key, if\nm·v_R < n·v_S")
+    p.box(
+        210,
+        160,
+        220,
+        86,
+        MEMORY,
+        "H_S, queue Q",
+        "the other rows; the oldest\nbatch has met all of R",
+    )
+    p.cells(246, 222, 9, 14, (8,))
+    p.box(510, 160, 120, 86, MEMORY, "chunk", "each record\nprobes H_S")
+    p.disk(680, 150, 120, 106, "master", "in a circle")
+    p.arrow((140, 125), (175, 125), (175, 68), (208, 68), label="hits", at=(175, 58))
+    p.arrow((140, 155), (175, 155), (175, 200), (208, 200), label="misses", at=(175, 218))
+    p.arrow((508, 205), (432, 205), label="probe", at=(470, 197))
+    p.arrow((678, 205), (632, 205))
+    p.arrow(
+        (570, 158), (570, 68), (432, 68), label="count, collect, move: a scan each", at=(560, 60)
+    )
+    p.arrow((320, 248), (320, 270))
+    p.text(320, 290, "joined rows, from both", bold=True)
+    return p
+
+
 def sweepjoin() -> Picture:
     """Pool, sweeping head, cache."""
     p = Picture(820, 290, "SWEEPJOIN: a cache in front, a pool by page, a sweeping head")
@@ -383,6 +442,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
         optimisedxhybridjoin,
         cachejoin,
         sscj,
+        ssij,
+        ssbj,
         sweepjoin,
     )
 }

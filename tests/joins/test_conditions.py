@@ -208,7 +208,7 @@ def test_condition_beside_a_hashed_key(
     assert repr(rows_of(table)) == repr(expected(database, where, how, columns, "h"))
 
 
-@pytest.mark.parametrize("memory", ["least", 150_000, "1MB"])
+@pytest.mark.parametrize("memory", ["least", 300_000, "1MB"])
 @pytest.mark.parametrize("join", TAKERS)
 def test_any_memory_and_moves(
     join: str, memory: Any, master: Path, database: duckdb.DuckDBPyConnection

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from semistream.kernels.frames import FRAMES
 from semistream.kernels.pages import INDEX
-from semistream.kernels.planning import greedy_runs, group_runs, optimal_runs, sweep_runs
+from semistream.kernels.planning import (
+    greedy_runs,
+    group_runs,
+    optimal_runs,
+    scan_runs,
+    sweep_runs,
+)
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import WAITING
 
@@ -221,3 +228,42 @@ def test_runs_over_groups_go_from_the_first_to_the_last_wanted_page(
                 end += 1
             expected.append((wanted[0], end - wanted[0]))
     assert as_runs(runs, count) == expected
+
+
+@given(
+    pages=page_lists,
+    gap=st.integers(0, 9),
+    longest=st.integers(1, 12),
+    shards=st.sampled_from([[0, 70], [0, 20, 45, 70], [0, 1, 2, 70]]),
+    room=st.integers(1, 7),
+)
+@settings(deadline=None, max_examples=200)
+def test_scans_in_passing_are_the_cheapest(
+    pages: list[int], gap: int, longest: int, shards: list[int], room: int
+) -> None:
+    """Runs that go on where one ended are one scan: together they cost what brute force finds."""
+    frame_of = np.full(shards[-1], -1, np.int32)
+    frame_of[pages] = -3
+    frames = Struct(FRAMES, frame_of=frame_of)
+    starts = np.array(shards, np.int64)
+    index = Struct(INDEX, pages=shards[-1], shard_start=starts, shards=len(shards) - 1)
+    found: Runs = []
+    position = 0
+    while position < shards[-1]:
+        runs = np.zeros((room, 2), np.int64)
+        count, position = scan_runs(frames.kernel, index.kernel, position, gap, longest, runs)
+        found += as_runs(runs, count)
+    assert all(1 <= count <= longest for _, count in found)
+    scans: Runs = []
+    for first, count in found:
+        if scans and sum(scans[-1]) == first and first not in shards:
+            scans[-1] = (scans[-1][0], scans[-1][1] + count)
+        else:
+            scans.append((first, count))
+    seek = gap + 0.5
+    wanted = 0.0
+    for start, end in pairwise(shards):
+        inside = [page for page in pages if start <= page < end]
+        wanted += cheapest(inside, seek, 1.0, 1000) if inside else 0.0
+    assert_covers(scans, pages, 1000)
+    assert cost(scans, seek, 1.0) == pytest.approx(wanted)

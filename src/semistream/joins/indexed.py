@@ -84,8 +84,14 @@ class IndexedJoin(Operator):
     def cached_rows(self) -> int:
         return self.cache.rows if self._out is not None else 0
 
+    def keys_of(
+        self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
+    ) -> tuple[Keys, PackedColumns]:
+        """By what rows are looked up, and their columns; those of a snapshot wait for `pages`."""
+        return self.binding.keys(batch)
+
     def accept(self, batch: pa.RecordBatch) -> int:
-        keys, packed = self.binding.keys(batch)
+        keys, packed = self.keys_of(batch)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
         done = 0
@@ -113,8 +119,7 @@ class IndexedJoin(Operator):
         assert reader is not None
         key64, valid = keys.key64[start:end], keys.valid[start:end]
         found, pages = self._found[: end - start], self._pages[: end - start]
-        find_all(self.cache.state.kernel, key64, valid, found)
-        self.master.locate(key64, found, pages)
+        self.look_up(key64, valid, found, pages)
         now = self.clock.now_ns()
         if not self.joins_when_fed:
             accepted = take_in(
@@ -152,6 +157,17 @@ class IndexedJoin(Operator):
             now,
         )
         return int(accepted)
+
+    def look_up(
+        self,
+        key64: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.uint8],
+        found: npt.NDArray[np.int32],
+        pages: npt.NDArray[np.int32],
+    ) -> None:
+        """Where each key is cached (-1: nowhere), and the list on which its row will wait."""
+        find_all(self.cache.state.kernel, key64, valid, found)
+        self.master.locate(key64, found, pages)
 
     def _make_way(self) -> bool:
         """After `_feed` took fewer rows than given: whether it is worth another try."""
@@ -284,24 +300,29 @@ class IndexedJoin(Operator):
             return
         if snapshot.position["version"] != self.master.manifest.version:
             raise SchemaError("the snapshot was made with another version of the master")
+        self.bring_back(rows, snapshot.position["blob_bytes"])
+        self._rows_in += rows.num_rows
+        self.match.misses += rows.num_rows
+
+    def bring_back(self, rows: pa.RecordBatch, blob_bytes: int | None = None) -> None:
+        """Let the rows of a snapshot wait again."""
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream, snapshot.position["blob_bytes"])
+        self._prepare(stream, blob_bytes)
         self.before_restore()
-        keys, packed = self.binding.keys(stream)
+        pages = rows.column(PAGE).to_numpy()
+        keys, packed = self.keys_of(stream, pages)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
         done = import_rows(
             self.waiting.state.kernel,
             packed.columns.kernel,
             keys.key64,
-            rows.column(PAGE).to_numpy(),
+            pages,
             rows.column(MET).to_numpy(),
             self.clock.now_ns(),
         )
         if done < rows.num_rows:
             raise SchemaError("the snapshot does not fit the memory", hint="restore with as much")
-        self._rows_in += rows.num_rows
-        self.match.misses += rows.num_rows
         self.restored(rows)
 
     def before_restore(self) -> None:

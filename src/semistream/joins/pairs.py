@@ -21,6 +21,7 @@ from semistream.kernels.pairs import (
     emit_pairs,
     equal_pairs,
     fill_block,
+    pages_of,
     unanswered,
 )
 from semistream.kernels.region import Region
@@ -131,10 +132,19 @@ class PairProbe:
         """Whether the pages that were begun are not done yet."""
         return self._found is not None
 
-    def begin(self, address: int, pages: int) -> None:
-        """Begin with some pages that lie in memory one after the other."""
+    def begin(
+        self, address: int, pages: int, slots: Numbers | None = None, since: Numbers | None = None
+    ) -> None:
+        """Begin with some pages that lie in memory one after the other.
+
+        Not for all waiting rows but for some, if `slots` are given; each of them looks for partners
+        from page `since` on, counted from the first.
+        """
         fill_block(self._block.kernel, address, pages)
-        self._found = self._partners()
+        if slots is None or since is None:
+            self._found = self._partners()
+        else:
+            self._found = self._partners_of(slots, since)
 
     def go_on(self) -> bool:
         """Emit partners; False if the output is full before all pages are done."""
@@ -181,6 +191,22 @@ class PairProbe:
                     keep = self._holds(stream, master, i, j)
                     yield chosen[i[keep]], j[keep]
                 chosen = chosen[taken:]
+
+    def _partners_of(self, slots: Numbers, since: Numbers) -> Iterator[Pairs]:
+        master = self._master_batch()
+        page = np.empty(master.num_rows, np.int64)
+        pages_of(self._block.kernel, page)
+        while len(slots):
+            stream = self.columns_of(slots)
+            for i, j in self._candidates(stream, master):
+                keep = self._holds(stream, master, i, j) & (page[j] >= since[i])
+                yield slots[i[keep]], j[keep]
+            slots, since = slots[stream.num_rows :], since[stream.num_rows :]
+
+    def columns_of(self, slots: Numbers) -> pa.RecordBatch:
+        """The stream's columns of the condition, of as many rows as there is room for."""
+        self._copy_stream(slots[: self.sizes.stream_rows])
+        return self._stream_batch()
 
     def _equal(self, master: pa.RecordBatch) -> Iterator[Pairs]:
         """Pairs with the same key, for which the condition holds."""

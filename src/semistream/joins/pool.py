@@ -48,6 +48,10 @@ class PagePool:
         """Pages held."""
         return int(self.frames.used)
 
+    def give_back(self) -> None:
+        """Frames are used from the first on: give the memory behind the last one back."""
+        self._region.release(self.pages * int(self.frames.page_bytes))
+
     def frames_of(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
         """The frame of each page; below 0 where it is not held."""
         return self._frame_of[pages]

@@ -24,7 +24,9 @@ from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
 from semistream.joins.partitionedjoin import PartitionedJoin
 from semistream.joins.rmeshjoin import RMeshJoin
+from semistream.joins.ssbj import SemiStreamBalancedJoin
 from semistream.joins.sscj import Sscj
+from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
 from semistream.joins.xhybridjoin import XHybridJoin
 from semistream.store.file import FileMaster, open_master
@@ -45,6 +47,8 @@ JOINS: dict[str, type[Operator]] = {
         CacheJoin,
         CacheJoin2,
         Sscj,
+        SemiStreamedIndexJoin,
+        SemiStreamBalancedJoin,
         SweepJoin,
     )
 }

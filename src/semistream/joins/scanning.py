@@ -43,7 +43,9 @@ from semistream.kernels.mesh import (
 )
 from semistream.kernels.pairs import done_with_run, run_at
 from semistream.kernels.rows import longest_blob
+from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import sign_rings
+from semistream.kernels.watching import WATCH
 from semistream.store.file import FileMaster
 
 CHUNK_BYTES = 930_000
@@ -83,6 +85,7 @@ class ScanJoin(Operator):
 
     waiting: WaitingRows
     cache: TupleCache
+    watch: Struct
 
     def __init__(
         self,
@@ -221,8 +224,9 @@ class ScanJoin(Operator):
         self.budget.set("waiting rows", self.waiting.size_bytes + self._ring_bytes)
 
     def allocate_more(self, blob_bytes: float) -> None:
-        """Make the subclass's own parts; here a cache without room."""
+        """Make the subclass's own parts; here a cache without room, and no keys to watch."""
         self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
+        self.watch = Struct(WATCH)
 
     @property
     def rows_waiting(self) -> int:
@@ -328,6 +332,7 @@ class ScanJoin(Operator):
                 self._out.out.kernel,
                 self.waiting.state.kernel,
                 self.cache.state.kernel,
+                self.watch.kernel,
                 self._reader.ring.kernel,
                 self._runs,
                 self._progress,
@@ -343,7 +348,7 @@ class ScanJoin(Operator):
     def _probe_pairs(self, pairs: PairProbe) -> int:
         """The same under a condition: some pages at a time, as many as a block holds."""
         assert self._reader is not None
-        ring, run = self._reader.ring.kernel, np.zeros(2, np.int64)
+        ring, run = self._reader.ring.kernel, np.zeros(3, np.int64)
         while self.pages_wanted:
             status = read_on(ring, self._runs, self._progress)
             if status == BROKEN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
@@ -89,6 +90,7 @@ class WaitingRows:
         self._tail = np.full(max(buckets, 1), -1, np.int64 if rings else np.int32)
         self._scratch = np.empty(0, np.uint8)
         self._slots = slots
+        self._released = 0
         self.state = Struct(
             WAITING,
             rows=self._region.bytes,
@@ -167,6 +169,15 @@ class WaitingRows:
         """Allow this many slots, used in a circle; the caller knows that all above are free."""
         self.state.limit = slots
         self._region.release(slots * self.stride)
+
+    def release_before(self, oldest: int) -> None:
+        """Rows lie in a circle; those before slot `oldest` have left: give their memory back."""
+        end = oldest * self.stride // mmap.PAGESIZE * mmap.PAGESIZE
+        if end < self._released:
+            self._region.release(self._released)
+            self._released = 0
+        self._region.release(self._released, end)
+        self._released = end
 
     def settle(self) -> None:
         """All rows that came before the last `set_bytes` have left: give the rest back."""

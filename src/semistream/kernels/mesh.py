@@ -62,6 +62,7 @@ from semistream.kernels.waiting import (
     slots_left,
     write_slot,
 )
+from semistream.kernels.watching import watch_page
 
 _I64 = npt.NDArray[np.int64]
 
@@ -354,12 +355,15 @@ def probe_pages(
     out: Any,
     waiting: Any,
     cache: Any,
+    watch: Any,
     ring: Any,
     runs: _I64,
     progress: _I64,
     is_unique: bool,
 ) -> int:
     """Read on, and probe the next `progress[P_WANTED]` pages: MORE when they are done.
+
+    Keys that are watched are counted, or collected into the cache.
 
     FULL: there is no room for a result; IDLE: all of `runs` is done and more is wanted; BROKEN: a
     read failed. `runs` may list more than is wanted: it is read ahead.
@@ -375,6 +379,8 @@ def probe_pages(
             if not _probe_page(match, out, waiting, cache, page, progress, is_unique):
                 write_out(out, match.page)
                 return FULL
+            if watch.keys > 0:
+                watch_page(watch, cache, page, match.page.record_bytes)
             progress[P_PAGE] += 1
             progress[P_WANTED] -= 1
         # The run's records go with its buffer.

@@ -23,7 +23,7 @@ from semistream.kernels.memory import (
 )
 from semistream.kernels.mesh import oldest_run
 from semistream.kernels.pages import PAGE_KEYS, PAGE_ROWS, bucket_of
-from semistream.kernels.reading import REQ_BUFFER, REQ_COUNT, give_back
+from semistream.kernels.reading import REQ_BUFFER, REQ_COUNT, REQ_FIRST, give_back
 from semistream.kernels.rows import blob_length, emit, has_room, wanted_length, write_out
 from semistream.kernels.struct import struct_type
 from semistream.kernels.waiting import (
@@ -46,9 +46,10 @@ BLOCK = struct_type("records stride count pages page_bytes")
 
 @kernel
 def run_at(ring: Any, out: _I64) -> None:
-    """Where the run lies that has arrived, and how many pages it has."""
+    """Where the run lies that has arrived, how many pages it has, and which is the first."""
     request = oldest_run(ring)
     out[0], out[1] = load_i64(request + REQ_BUFFER), load_i64(request + REQ_COUNT)
+    out[2] = load_i64(request + REQ_FIRST)
 
 
 @kernel
@@ -73,6 +74,13 @@ def fill_block(block: Any, address: int, pages: int) -> None:
             store_i32(target + LINK, np.int32(number))
             copy_bytes(target + PREFIX, records + r * size, size)
         block.count += rows
+
+
+@kernel
+def pages_of(block: Any, out: _I64) -> None:
+    """The number of the page, counted from the first, of every record of a block."""
+    for i in range(block.count):
+        out[i] = np.int64(load_i32(block.records + i * block.stride + LINK))
 
 
 @inlined

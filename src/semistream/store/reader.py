@@ -114,6 +114,12 @@ class PageReader:
         """Seconds that the join waited for reads."""
         return float(self.ring.wait_ns) / 1e9
 
+    def go_on_from(self, other: PageReader) -> None:
+        """Count on from where another reader ended."""
+        for name in ("submitted", "pages_read", "seeks", "wait_ns", "join_ns"):
+            setattr(self.ring, name, getattr(other.ring, name))
+        self.ring.taken = self.ring.submitted
+
     def resize(self, buffer_pages: int) -> None:
         """Use this many pages of the ring from now on, and no more than at first; while idle."""
         assert self.in_flight == 0, "reads are under way"
