@@ -1,15 +1,21 @@
-"""What all tests share: a watchdog, masters that are built once, a PostgreSQL server."""
+"""What all tests share: a watchdog, masters that are built once, one Spark session, a PostgreSQL
+server."""
 
 from __future__ import annotations
 
 import faulthandler
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from semistream.checks import Workspace
 from semistream.testing.postgres import PostgresMissingError, PostgresServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 LONGEST_TEST_S = 240
 LONGEST_SLOW_TEST_S = 3600
@@ -42,3 +48,25 @@ def postgres() -> Iterator[PostgresServer]:
         pytest.skip(str(error))
     yield server
     server.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever uses the session is marked `spark`."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A local session on two cores, without its web page; commands find it and use it too."""
+    pytest.importorskip("pyspark")
+    from semistream.spark import local_session
+
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Spark's own, while it starts
+        session = local_session("semistream-tests", cores=2, spark_sql_warehouse_dir=str(warehouse))
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()

@@ -108,5 +108,5 @@ def test_wrong_options(run: Run, workdir: Path, arguments: list[str], message: s
 
 
 def test_list(run: Run) -> None:
-    assert [one["name"] for one in run("bench", "list", "--json").json] == ["core"]
+    assert [one["name"] for one in run("bench", "list", "--json").json] == ["core", "spark"]
     assert "core" in run("bench", "list").out

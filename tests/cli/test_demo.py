@@ -1,88 +1,79 @@
-"""`semistream demo`: runs to its end, verified, and ends early when asked."""
+"""`semistream demo`: the whole pipeline, verified, ended in order, and what it shows."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
-import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from semistream.bench.checksum import Checksum
-from semistream.cli.demo import Run as DemoRun
-from semistream.cli.demo import stop_on_interrupt
-from semistream.testing import ManualClock
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tests.cli.conftest import Run
 
-SMALL = ("demo", "--rows", 20_000, "--memory", "1MB", "--rate", 40_000)
+SMALL = ("demo", "--rows", 20_000, "--memory", "4MB", "--rate", 20_000)
 
 
-def test_it_runs_to_the_end_and_is_verified(run: Run) -> None:
-    ended = run(*SMALL, "--seconds", 1.5, "--json")
-    assert ended.code == 0
+def test_it_runs_to_the_end_and_is_verified(run: Run, spark: SparkSession) -> None:
+    ended = run(*SMALL, "--seconds", 2.5, "--json")
+    assert ended.code == 0, ended.err
     summary = ended.json
     assert summary["verified"] is True
-    assert summary["rows_in"] == summary["rows_out"] > 0
-    assert summary["rows_waiting"] == 0
-    assert summary["bytes_peak"] <= summary["bytes_limit"] == 1_000_000
-    assert "input " in ended.err
-    assert "memory " in ended.err
+    assert summary["rows_sent"] == summary["rows_written"] > 0
+    assert summary["rows_out"] >= summary["rows_written"] - 200_000
+    assert summary["micro_batches"] >= 1
+    assert summary["bytes_peak"] <= summary["bytes_limit"] == 4_000_000
+    assert "at the source" in ended.err
+    for name in ("input", "joined", "hits", "read", "memory", "waiting", "batch"):
+        assert f"{name} " in ended.err
+    assert not spark.streams.active
 
 
-def test_the_summary_for_people(run: Run) -> None:
-    ended = run(*SMALL, "--seconds", 0.3)
-    assert ended.code == 0
-    assert "same as DuckDB" in ended.out
-    assert "pages read" in ended.out
-
-
-def test_a_wrong_result_is_a_failed_check(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_a_failed_check(
+    run: Run, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     right = Checksum.add
 
     def without_a_row(self: Checksum, batch: pa.RecordBatch) -> None:
         right(self, batch.slice(1) if self.rows == 0 else batch)
 
     monkeypatch.setattr(Checksum, "add", without_a_row)
-    ended = run(*SMALL, "--seconds", 0.3, "--json")
+    ended = run(*SMALL, "--seconds", 0.3)
     assert ended.code == 1
-    assert ended.json["verified"] is False
+    assert "same as DuckDB" in ended.out
+    assert "NO" in ended.out
 
 
-def test_too_little_memory_is_an_error_with_a_hint(run: Run) -> None:
+def test_ctrl_c_ends_it_with_the_summary(run: Run, spark: SparkSession) -> None:
+    """Sent again and again: the first one that the query sees ends it, before it there is none."""
+    over = threading.Event()
+
+    def press() -> None:
+        while not over.wait(0.2):
+            if spark.streams.active and spark.streams.active[0].lastProgress is not None:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    try:
+        ended = run(*SMALL, "--seconds", 120)
+    finally:
+        over.set()
+        finger.join()
+    assert "What happened" in ended.out
+    assert not spark.streams.active
+
+
+def test_too_little_memory_is_an_error_with_a_hint(run: Run, spark: SparkSession) -> None:
     failed = run("demo", "--rows", 20_000, "--memory", "1kB")
     assert failed.code == 2
     assert failed.out == ""
     assert "needs at least" in failed.err
     assert "hint: " in failed.err
-
-
-def test_arrivals_wait_for_their_time() -> None:
-    clock = ManualClock()
-    demo = DemoRun(1000, 1.0, 1.0, 10_000, clock, threading.Event())
-    waits: list[float | None] = []
-
-    class Hand(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            waits.append(timeout)
-            clock.advance((timeout or 0) + 1e-6)
-            return False
-
-    demo.stop = Hand()
-    rows = sum(batch.num_rows for batch in demo.arrivals())
-    assert rows == demo.arrived > 0
-    assert sum(wait or 0 for wait in waits) == pytest.approx(0.95, abs=1e-3)
-
-
-def test_the_first_ctrl_c_asks_the_stream_to_end() -> None:
-    with stop_on_interrupt() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.01)
-        assert stop.is_set()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    demo = DemoRun(1000, 100.0, 1.0, 10_000, ManualClock(), stop)
-    assert list(demo.arrivals()) == []

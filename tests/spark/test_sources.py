@@ -14,7 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from semistream.core.errors import OptionError, SemiStreamError, UnknownNameError
 from semistream.spark import register
-from semistream.spark.sources import Workload, WorkloadSource, WorkloadStreamReader
+from semistream.spark.sources import Workload, WorkloadSource, WorkloadStreamReader, rows_behind
 from semistream.testing import ManualClock
 from semistream.workloads import sales
 
@@ -38,6 +38,21 @@ def by_sale(table: pa.Table) -> pa.Table:
 def test_read(session: SparkSession) -> None:
     df = session.read.format("semistream-workload").options(**OPTIONS).load()
     assert by_sale(df.toArrow()).cast(expected().schema).equals(expected())
+
+
+def test_what_has_arrived_is_reported() -> None:
+    clock = ManualClock()
+    reader = WorkloadStreamReader(Workload(rate=1000.0, batch_rows=100, rows=1500), clock)
+    assert reader.latestOffset({"sale": 0}, ReadMaxRows(100)) == {"sale": 0}
+    clock.advance(1.0)
+    assert reader.latestOffset({"sale": 0}, ReadMaxRows(100)) == {"sale": 100}
+    assert reader.reportLatestOffset() == {"sale": 1000}
+    clock.advance(1.0)
+    assert reader.reportLatestOffset() == {"sale": 1500}
+    assert WorkloadStreamReader(Workload(), clock).reportLatestOffset() is None
+    assert rows_behind('{"sale":1500}', '{"sale":100}') == 1400
+    assert rows_behind("7", '{"sale":100}') is None
+    assert rows_behind(None, None) is None
 
 
 def test_a_stream_goes_on_at_its_checkpoint(session: SparkSession, tmp_path: Path) -> None:

@@ -2,5 +2,6 @@
 
 BENCHMARKS = {
     "core": "every join on a master of products, warm, stream preloaded: rows/s, reads, memory",
+    "spark": "enrich beside Spark's own stream-static joins: rows/s, and where the time goes",
 }
 """What `semistream bench run` can run."""

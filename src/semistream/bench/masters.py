@@ -9,14 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from semistream.core.errors import StoreError
 from semistream.core.progress import Report
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
 from semistream.store.manifest import FORMAT
-from semistream.workloads import products
+from semistream.workloads import permute, product_rows, products
 from semistream.workloads.permutation import unpermute
+
+FILE_ROWS = 1_000_000
+"""Rows of a Parquet file: several files are read by several tasks."""
 
 
 def default_workdir() -> Path:
@@ -66,6 +70,20 @@ def product_master(
             if not _is_sound(path, rows, source.schema):
                 raise
     return open_master(path, io=io)
+
+
+def product_files(workdir: Path, rows: int, *, seed: int = 0) -> Path:
+    """The same products as a folder of Parquet files, written where it is not there."""
+    path = workdir / f"products-{rows}-seed{seed}.parquet"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=workdir, prefix=path.name) as beside:
+            for number, begin in enumerate(range(0, rows, FILE_ROWS)):
+                ids = np.arange(begin, min(begin + FILE_ROWS, rows))
+                part = product_rows(permute(ids, rows, seed), seed=seed)
+                pq.write_table(pa.table(part), Path(beside) / f"{number:04}.parquet")
+            Path(beside).rename(path)
+            Path(beside).mkdir()
+    return path
 
 
 def _with_demand(source: pa.RecordBatchReader, rows: int, sold_by: int) -> pa.RecordBatchReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -64,15 +64,19 @@ class ProductOracle:
         """The results of all prefixes of sales that are numbered from 0 on."""
         length = sum(batch.num_rows for batch in stream)
         sums, counts = np.zeros(length + 1, np.uint64), np.zeros(length + 1, np.int64)
-        self._connection.register("sale", pa.Table.from_batches(stream, schema=sale_schema()))
+        for batch in self.joined(pa.Table.from_batches(stream, schema=sale_schema())):
+            sale = batch.column("sale_id").to_numpy()
+            _add_rows(sums[1:], counts[1:], sale, row_hashes(batch))
+        return Expected(np.cumsum(sums, dtype=np.uint64), np.cumsum(counts))
+
+    def joined(self, sales: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Sales with their products, as batches of `JOINED`, in no order."""
+        self._connection.register("sale", sales)
         columns = ", ".join(JOINED.names)
         query = f"SELECT {columns} FROM sale JOIN product USING (product_id)"
         for batch in self._connection.sql(query).to_arrow_reader(65_536):
-            batch = batch.cast(JOINED)
-            sale = batch.column("sale_id").to_numpy()
-            _add_rows(sums[1:], counts[1:], sale, row_hashes(batch))
+            yield batch.cast(JOINED)
         self._connection.unregister("sale")
-        return Expected(np.cumsum(sums, dtype=np.uint64), np.cumsum(counts))
 
     def close(self) -> None:
         """Free DuckDB's memory."""

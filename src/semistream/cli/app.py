@@ -13,6 +13,7 @@ from semistream.cli.algorithms import algorithms
 from semistream.cli.bench import bench
 from semistream.cli.demo import demo
 from semistream.cli.master import master
+from semistream.cli.run import run
 from semistream.core.errors import SemiStreamError
 
 
@@ -58,5 +59,5 @@ def main() -> None:
     """Join a stream with a master table on disk that is larger than memory."""
 
 
-for command in (demo, master, algorithms, bench):
+for command in (demo, run, master, algorithms, bench):
     main.add_command(command)

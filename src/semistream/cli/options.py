@@ -36,3 +36,12 @@ def numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[flo
         except ValueError:
             raise click.BadParameter(f"{part!r} is not a number", ctx, param) from None
     return tuple(found)
+
+
+def whole_numbers(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, ...]:
+    """Callback of an option that takes a list of whole numbers in one word: `1000,10000`."""
+    parts = names(ctx, param, value)
+    for part in parts:
+        if not part.isdigit():
+            raise click.BadParameter(f"{part!r} is not a whole number", ctx, param)
+    return tuple(map(int, parts))

@@ -62,6 +62,10 @@ class SinkError(SemiStreamError):
     """Results cannot be written where they should go."""
 
 
+class QueryError(SemiStreamError):
+    """A streaming query, or Spark below it, does not start or has failed."""
+
+
 class StoreError(SemiStreamError):
     """A master store cannot be built or opened."""
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from semistream.kernels.rows import OUTPUT, spread_bytes, total_lengths
+from semistream.kernels.rows import OUTPUT, PAIRS, spread_bytes, total_lengths
 from semistream.kernels.struct import Struct
 from semistream.store.layout import LeafValues, RowLayout
 
@@ -36,6 +36,7 @@ class ColumnBlock:
             address=np.array([values.ctypes.data for values in self._values], np.int64),
             stream_nulls=self._nulls,
             seen_nulls=self._seen,
+            pairs=np.zeros(2 * PAIRS, np.int64),
         )
         self.grow_heap(heap_bytes if self.has_bytes else 0)
 
@@ -57,7 +58,7 @@ class ColumnBlock:
 
     def clear(self) -> None:
         """Make room for other records."""
-        self.out.rows = self.out.heap_used = 0
+        self.out.rows = self.out.written = self.out.heap_used = 0
         self._seen[:] = 0
 
     def arrays(self) -> list[pa.Array]:

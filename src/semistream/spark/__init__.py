@@ -14,6 +14,7 @@ from semistream.spark.build import build_master
 from semistream.spark.enrich import enrich
 from semistream.spark.metrics import BatchStats, log_stats, stats
 from semistream.spark.session import local_session
+from semistream.spark.shipping import package, shipped
 from semistream.spark.sinks import postgres_sink, read_sink
 from semistream.spark.sources import register
 
@@ -23,8 +24,10 @@ __all__ = [
     "enrich",
     "local_session",
     "log_stats",
+    "package",
     "postgres_sink",
     "read_sink",
     "register",
+    "shipped",
     "stats",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
+from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import BudgetError, OptionError
 from semistream.joins.binding import On
 from semistream.joins.registry import make_join
@@ -25,10 +25,6 @@ from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.waiting import held_back
 from semistream.spark.worker import Recipe
 from semistream.store.file import open_master
-
-_UNITS_MS = {"ms": 1, "millisecond": 1, "s": 1000, "sec": 1000, "second": 1000}
-_UNITS_MS |= {"m": 60_000, "min": 60_000, "minute": 60_000, "h": 3_600_000, "hour": 3_600_000}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 POOL = "SEMISTREAM_JOIN"
 """The variable in the environment of Python workers that makes a pool of its own."""
@@ -76,7 +72,7 @@ def enrich(
     path = str(Path(master).absolute())
     schema = arrow_schema(df.schema)
     context = df.sparkSession.sparkContext
-    wait_ms = None if max_wait is None else _milliseconds(max_wait)
+    wait_ms = None if max_wait is None else parse_milliseconds(max_wait, what="max_wait")
     with open_master(path, io=io) as opened:
         shards = len(opened.manifest.shards)
         parallel = _parallel(context, tasks)
@@ -174,16 +170,6 @@ def _parallel(context: SparkContext, tasks: int | None) -> int:
     if tasks < 1:
         raise OptionError(f"tasks={tasks} is not above zero", hint="leave it out")
     return tasks
-
-
-def _milliseconds(duration: str) -> int:
-    match = _DURATION.fullmatch(duration) if isinstance(duration, str) else None
-    unit = None if match is None else _UNITS_MS.get(match[2].lower())
-    if match is None or unit is None:
-        raise OptionError(
-            f"max_wait={duration!r} is not a duration", hint='write "10 seconds" or "500 ms"'
-        )
-    return int(float(match[1]) * unit)
 
 
 @contextmanager

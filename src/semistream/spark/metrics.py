@@ -175,11 +175,12 @@ def stats(query: StreamingQuery | DataFrame) -> BatchStats:
                 "this DataFrame does not come from enrich",
                 hint="keep what enrich returned, and ask for its statistics",
             )
-        return _summed(name, None)
-    return _summed(str(query.id), None)
+        return summed(name, None)
+    return summed(str(query.id), None)
 
 
-def _summed(query: str, batch: int | None) -> BatchStats:
+def summed(query: str, batch: int | None) -> BatchStats:
+    """What the joins of the query of this id did in a micro-batch, or in the latest."""
     found: list[tuple[TaskKey, TaskRecord]] = [
         (key, one)
         for accumulator in list(_driver.joins.values())
@@ -221,7 +222,7 @@ class _Log(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
-        did = _summed(str(progress.id), progress.batchId)
+        did = summed(str(progress.id), progress.batchId)
         if did.tasks:
             logger.info("%s %s", progress.name or progress.id, did.line())
 

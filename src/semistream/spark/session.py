@@ -26,16 +26,21 @@ SETTINGS = {
 
 
 def local_session(
-    name: str = "semistream", *, cores: int | None = None, **settings: Any
+    name: str = "semistream",
+    *,
+    cores: int | None = None,
+    master: str | None = None,
+    **settings: Any,
 ) -> SparkSession:
     """A Spark session on this machine, on `cores` of its cores or all.
 
+    `master` sends its work to a cluster instead, for example `"spark://host:7077"`.
     `settings` are Spark's own, with underscores for dots: `spark_driver_memory="2g"`. They win over
     `SETTINGS`, which any other session may take over too.
     """
     # Spark would otherwise start whatever python3 the path finds.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.master(f"local[{cores or '*'}]").appName(name)
+    builder = SparkSession.builder.master(master or f"local[{cores or '*'}]").appName(name)
     own = {key.replace("_", "."): value for key, value in settings.items()}
     cores_used = {"spark.sql.shuffle.partitions": str(cores)} if cores else {}
     for key, value in {**SETTINGS, **cores_used, **own}.items():

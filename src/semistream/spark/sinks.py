@@ -46,8 +46,13 @@ def read_sink(folder: str | Path) -> pads.Dataset:
     return pads.dataset(files, format="parquet")
 
 
-def sink_files(folder: str | Path) -> list[Path]:
-    """The files that belong to the result of a streaming query, by its own notes."""
+def finished_batches(folder: str | Path) -> list[int]:
+    """The numbers of the micro-batches that a streaming query has written, in order."""
+    return sorted(_notes(folder))
+
+
+def _notes(folder: str | Path) -> dict[int, tuple[bool, Path]]:
+    """By micro-batch: whether its note is a compacted one, and where it is."""
     log = Path(folder) / _LOG
     if not log.is_dir():
         raise SourceError(
@@ -62,6 +67,12 @@ def sink_files(folder: str | Path) -> list[Path]:
             notes[int(match[1])] = max(
                 notes.get(int(match[1]), (False, path)), (bool(match[2]), path)
             )
+    return notes
+
+
+def sink_files(folder: str | Path) -> list[Path]:
+    """The files that belong to the result of a streaming query, by its own notes."""
+    notes = _notes(folder)
     compacted = [batch for batch, (compact, _) in notes.items() if compact]
     first = max(compacted, default=0)
     found: dict[str, None] = {}

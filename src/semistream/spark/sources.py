@@ -7,6 +7,7 @@ again has the same rows, on any machine.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -151,6 +152,14 @@ _KIND_NAMES = {"str": "text", "int": "a whole number", "float": "a number", "boo
 _KIND_EXAMPLES = {"str": '"zipf"', "int": "100000", "float": "1.0", "bool": "True"}
 
 
+def rows_behind(latest: str | None, end: str | None) -> int | None:
+    """Rows between two offsets of the workload, as a query's progress writes them; else None."""
+    try:
+        return int(json.loads(latest or "")["sale"]) - int(json.loads(end or "")["sale"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 class Range(InputPartition):
     """Sales that one task makes."""
 
@@ -251,6 +260,13 @@ class WorkloadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not ends:
             ends.append(start["sale"] + self.workload.batch_rows)
         return {"sale": max(min(ends), start["sale"])}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """How far rows have arrived, for the query's progress; None where all are there at once."""
+        if self._arrivals is None:
+            return None
+        arrived = self._arrived(self._arrivals, 0)
+        return {"sale": arrived if self.workload.rows is None else min(arrived, self.workload.rows)}
 
     def _arrived(self, arrivals: Arrivals, position: int) -> int:
         now = self._clock.now_ns()

@@ -1,0 +1,79 @@
+"""`semistream bench run spark`: every system verified, and a wrong result found out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.cli.conftest import Run
+
+SMALL = ("bench", "run", "spark", "--rows", 20_000, "--batch-rows", 2000, "--memory", "4MB")
+SYSTEMS = [
+    "semistream-drained",
+    "semistream-waiting",
+    "spark-sort-merge",
+    "spark-shuffled-hash",
+    "spark-broadcast-stream",
+    "spark-bucketed",
+    "spark-identity",
+]
+
+
+def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path) -> None:
+    options = ["--seconds", 0.2, "--max-wait", "200 ms", "--workdir", tmp_path / "work"]
+    ended = run(*SMALL, *options, "--out", tmp_path / "out", "--json")
+    assert ended.code == 0, ended.err
+    cells = ended.json
+    assert [cell["system"] for cell in cells] == SYSTEMS
+    for cell in cells:
+        assert cell["verified"] is True
+        assert cell["batch_rows"] == 2000
+        assert cell["rows_per_s"] > 0
+        assert cell["batch_ms"]["triggerExecution"] >= cell["batch_ms"]["addBatch"] > 0
+        assert (cell["join_busy_ms"] > 0) == cell["system"].startswith("semistream")
+    stored = json.loads(next((tmp_path / "out").glob("spark/**/result.json")).read_text())
+    assert stored["results"] == cells
+    assert len(list((tmp_path / "work").glob("spark-*/"))) == 0, "what a run needs is removed"
+
+
+def test_a_wrong_result_ends_with_code_1(
+    run: Run, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semistream.bench import spark as bench
+
+    monkeypatch.setitem(
+        bench.SYSTEMS,
+        "spark-identity",
+        lambda stream, tables: stream.withColumn("quantity", stream.quantity + 1),
+    )
+    options = ["--seconds", 0.2, "--systems", "spark-identity", "--workdir", tmp_path]
+    ended = run(*SMALL, *options)
+    assert ended.code == 1
+    assert "NO" in ended.out
+    assert "NOT what DuckDB's join gives" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--systems", "spark-sortmerge"], "did you mean 'spark-sort-merge'?"),
+        (["--batch-rows", "many"], "'many' is not a whole number"),
+        (["--batch-rows", "0"], "a micro-batch of 0 rows"),
+        (["--memory", "much"], "not a size"),
+        (["--max-wait", "long"], "not a duration"),
+        (["--rows", "0"], "0 rows"),
+        (["--seconds", "0"], "seconds=0"),
+    ],
+)
+def test_wrong_options(run: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+    pytest.importorskip("pyspark")
+    failed = run(*SMALL, "--workdir", tmp_path, *arguments)
+    assert failed.code == 2
+    assert message in failed.err
+    assert failed.out == ""
