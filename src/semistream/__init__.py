@@ -2,6 +2,7 @@
 
 from semistream.core.budget import MemoryBudget, MemoryPlan
 from semistream.core.clock import Clock, SystemClock
+from semistream.core.conditions import Condition, band, between, compare, predicate
 from semistream.core.errors import SemiStreamError
 from semistream.core.join import SemiStreamJoin, Snapshot
 from semistream.core.stats import JoinStats
@@ -14,6 +15,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Clock",
+    "Condition",
     "FileMaster",
     "JoinStats",
     "JoinedStream",
@@ -24,9 +26,13 @@ __all__ = [
     "Snapshot",
     "SystemClock",
     "__version__",
+    "band",
+    "between",
     "build_master",
+    "compare",
     "join",
     "list_joins",
     "make_join",
     "open_master",
+    "predicate",
 ]

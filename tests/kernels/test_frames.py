@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semistream.kernels.frames import FRAMES, frame_address, keep_page
+from semistream.kernels.frames import FRAMES, add_page, drop_page, frame_address, keep_page
 from semistream.kernels.struct import Struct
 
 PAGES, PAGE_BYTES = 12, 16
@@ -22,6 +22,7 @@ def pool(count: int) -> tuple[Struct, np.ndarray]:
         frame_of=np.full(PAGES, -1, np.int32),
         page_in=np.full(max(count, 1), -1, np.int64),
         touched=np.zeros(max(count, 1), np.uint8),
+        uses=np.zeros(max(count, 1), np.int64),
     )
     return frames, data
 
@@ -65,3 +66,25 @@ def test_a_page_that_is_used_stays_while_others_go() -> None:
         keep_page(frames.kernel, page, np.full(PAGE_BYTES, page + 1, np.uint8).ctypes.data)
     assert look(frames, data, 0) is not None
     assert look(frames, data, 1) is None
+
+
+@given(calls=st.lists(st.tuples(st.booleans(), st.integers(0, PAGES - 1)), max_size=60))
+@settings(deadline=None, max_examples=100)
+def test_frames_stay_dense_when_the_join_decides(calls: list[tuple[bool, int]]) -> None:
+    frames, data = pool(5)
+    held: dict[int, int] = {}
+    for number, (adds, page) in enumerate(calls):
+        if adds and page not in held and len(held) < 5:
+            origin = np.full(PAGE_BYTES, page + 1, np.uint8)
+            add_page(frames.kernel, page, origin.ctypes.data, number)
+            held[page] = number
+        elif not adds and page in held:
+            drop_page(frames.kernel, frames.array("frame_of")[page])
+            del held[page]
+        assert frames.used == len(held)
+        assert sorted(frames.array("page_in")[: frames.used].tolist()) == sorted(held)
+        for other in range(PAGES):
+            whole = bytes([other + 1]) * PAGE_BYTES if other in held else None
+            assert look(frames, data, other) == whole
+        for frame in range(frames.used):
+            assert frames.array("uses")[frame] == held[int(frames.array("page_in")[frame])]

@@ -10,8 +10,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from semistream.kernels.frames import FRAMES
 from semistream.kernels.pages import INDEX
-from semistream.kernels.planning import greedy_runs, optimal_runs, runs_from, sweep_runs
+from semistream.kernels.planning import (
+    greedy_runs,
+    group_runs,
+    optimal_runs,
+    scan_runs,
+    sweep_runs,
+)
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import WAITING
 
@@ -196,18 +203,67 @@ def test_a_sweep_reads_every_page_that_is_wanted(
 
 @given(master=masters, span=st.integers(1, 4), longest=st.integers(4, 9), data=st.data())
 @settings(deadline=None)
-def test_runs_from_pages_follow_the_key(
+def test_runs_over_groups_go_from_the_first_to_the_last_wanted_page(
     master: Master, span: int, longest: int, data: st.DataObject
 ) -> None:
     if master.pages == 0:
         return
-    pages = data.draw(st.lists(st.integers(0, master.pages - 1), min_size=1, max_size=8))
-    runs = np.full((len(pages), 2), -1, np.int64)
-    runs_from(master.index.kernel, np.array(pages, np.int64), span, longest, runs)
-    for page, (first, count) in zip(pages, as_runs(runs, len(pages)), strict=True):
-        start, stop = master.starts[master.shard(page)], master.starts[master.shard(page) + 1]
-        begin = next(p for p in range(start, stop, span) if p <= page < p + span)
-        end = min(begin + span, stop)
-        while end < stop and end - begin < longest and end in master.continued:
-            end += 1
-        assert (first, count) == (begin, end - begin)
+    groups = data.draw(st.lists(st.integers(0, (master.pages - 1) // span), max_size=6))
+    runs = np.full((span * len(groups) + 1, 2), -1, np.int64)
+    waiting, index = master.rows.kernel, master.index.kernel
+    count = int(group_runs(waiting, index, np.array(groups, np.int64), span, longest, runs))
+    expected: Runs = []
+    for group in groups:
+        pages = range(group * span, min((group + 1) * span, master.pages))
+        for shard in sorted({master.shard(page) for page in pages}):
+            wanted = [p for p in pages if p in master.waiting and master.shard(p) == shard]
+            if not wanted:
+                continue
+            end = wanted[-1] + 1
+            while (
+                end < master.starts[shard + 1]
+                and end - wanted[0] < longest
+                and end in master.continued
+            ):
+                end += 1
+            expected.append((wanted[0], end - wanted[0]))
+    assert as_runs(runs, count) == expected
+
+
+@given(
+    pages=page_lists,
+    gap=st.integers(0, 9),
+    longest=st.integers(1, 12),
+    shards=st.sampled_from([[0, 70], [0, 20, 45, 70], [0, 1, 2, 70]]),
+    room=st.integers(1, 7),
+)
+@settings(deadline=None, max_examples=200)
+def test_scans_in_passing_are_the_cheapest(
+    pages: list[int], gap: int, longest: int, shards: list[int], room: int
+) -> None:
+    """Runs that go on where one ended are one scan: together they cost what brute force finds."""
+    frame_of = np.full(shards[-1], -1, np.int32)
+    frame_of[pages] = -3
+    frames = Struct(FRAMES, frame_of=frame_of)
+    starts = np.array(shards, np.int64)
+    index = Struct(INDEX, pages=shards[-1], shard_start=starts, shards=len(shards) - 1)
+    found: Runs = []
+    position = 0
+    while position < shards[-1]:
+        runs = np.zeros((room, 2), np.int64)
+        count, position = scan_runs(frames.kernel, index.kernel, position, gap, longest, runs)
+        found += as_runs(runs, count)
+    assert all(1 <= count <= longest for _, count in found)
+    scans: Runs = []
+    for first, count in found:
+        if scans and sum(scans[-1]) == first and first not in shards:
+            scans[-1] = (scans[-1][0], scans[-1][1] + count)
+        else:
+            scans.append((first, count))
+    seek = gap + 0.5
+    wanted = 0.0
+    for start, end in pairwise(shards):
+        inside = [page for page in pages if start <= page < end]
+        wanted += cheapest(inside, seek, 1.0, 1000) if inside else 0.0
+    assert_covers(scans, pages, 1000)
+    assert cost(scans, seek, 1.0) == pytest.approx(wanted)

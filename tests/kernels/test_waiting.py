@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from semistream.kernels.queue import ABSENT, take_oldest, withdraw
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import (
     BLOCK_BYTES,
@@ -31,13 +32,13 @@ from semistream.kernels.waiting import (
     set_slot_limit,
     sign_rings,
     signature,
-    take_oldest,
     take_slot,
 )
 
 STRIDE = 24
 SLOTS = 60
 BUCKETS = 5
+SPAN = 2
 
 modest = settings(deadline=None, max_examples=60, stateful_step_count=60)
 
@@ -66,15 +67,20 @@ def waiting_rows(tail: npt.NDArray[np.generic], **more: object) -> tuple[Struct,
     return state, memory
 
 
+def buckets_of(group: int) -> range:
+    return range(group * SPAN, min((group + 1) * SPAN, BUCKETS))
+
+
 class Slots(RuleBasedStateMachine):
     """Slots are handed out once, stacks keep them, the limit moves."""
 
     @initialize()
     def begin(self) -> None:
         self.tail = np.full(BUCKETS, -1, np.int32)
-        self.queue = np.zeros(BUCKETS, np.int32)
-        self.queued = np.zeros(BUCKETS, np.uint8)
-        self.state, self.memory = waiting_rows(self.tail, queue=self.queue, queued=self.queued)
+        self.queue = np.full((-(-BUCKETS // SPAN), 2), ABSENT, np.int32)
+        self.state, self.memory = waiting_rows(
+            self.tail, queue=self.queue, span=SPAN, oldest=-1, newest=-1
+        )
         self.stacks: list[list[int]] = [[] for _ in range(BUCKETS)]
         self.order: deque[int] = deque()
         self.limit = SLOTS
@@ -92,8 +98,8 @@ class Slots(RuleBasedStateMachine):
             assert slot not in self.held, "a slot in use was handed out"
             assert 0 < slot < self.limit, "a slot beyond the limit was handed out"
             hang(self.state.kernel, bucket, slot)
-            if bucket not in self.order:
-                self.order.append(bucket)
+            if bucket // SPAN not in self.order:
+                self.order.append(bucket // SPAN)
             self.stacks[bucket].append(slot)
 
     @rule(bucket=st.integers(0, BUCKETS - 1))
@@ -111,18 +117,31 @@ class Slots(RuleBasedStateMachine):
         self.stacks[bucket] = []
 
     @rule(most=st.integers(1, BUCKETS))
-    def oldest_buckets(self, most: int) -> None:
+    def oldest_groups(self, most: int) -> None:
         out = np.full(most, -1, np.int64)
         count = int(take_oldest(self.state.kernel, out))
         expected: list[int] = []
         while self.order and len(expected) < most:
-            bucket = self.order.popleft()
-            if self.stacks[bucket]:
-                expected.append(bucket)
+            group = self.order.popleft()
+            if self.rows_of(group):
+                expected.append(group)
         assert out[:count].tolist() == expected
         # What was taken and still has rows must be queued again by somebody.
-        for bucket in expected:
-            self.leave(bucket)
+        for group in expected:
+            for bucket in buckets_of(group):
+                self.leave(bucket)
+
+    @rule(first=st.integers(0, BUCKETS - 1), count=st.integers(1, BUCKETS))
+    def withdraw(self, first: int, count: int) -> None:
+        """Groups that have no rows lose their place, wherever it is."""
+        count = min(count, BUCKETS - first)
+        withdraw(self.state.kernel, first, count)
+        for group in range(first // SPAN, (first + count - 1) // SPAN + 1):
+            if group in self.order and not self.rows_of(group):
+                self.order.remove(group)
+
+    def rows_of(self, group: int) -> int:
+        return sum(len(self.stacks[bucket]) for bucket in buckets_of(group))
 
     @precondition(lambda self: self.settled)
     @rule(limit=st.integers(2, SLOTS))

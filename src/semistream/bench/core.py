@@ -1,7 +1,8 @@
 """The quick benchmark of the core: every join, warm, on one master, with verified results.
 
 A master of products (120-byte rows) is built once and kept. A stream of sales (20-byte rows) with
-Zipf-distributed keys, scattered over the master, is preloaded and played in a loop. Each cell of
+Zipf-distributed keys, scattered over the master, is preloaded and played in a loop. With the layout
+"frequency" the master has the products first that sell most in that stream. Each cell of
 the grid is one join with one memory and one skew:
 
 1. *Warm-up.* Rows are fed for a third of the cell's time, and then until the memory has been full
@@ -23,9 +24,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.bench.checksum import Checksum
-from semistream.bench.masters import product_master
+from semistream.bench.masters import LAYOUTS, product_master
 from semistream.bench.memory import ResidentGrowth
-from semistream.bench.oracle import JOINED, Expected, ProductOracle
+from semistream.bench.oracle import JOINED, PAYLOAD, Expected, ProductOracle
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError, unknown_name
@@ -59,6 +60,7 @@ class CoreOptions:
     memories: tuple[str, ...] = ("1%", "5%")
     skews: tuple[float, ...] = (0, 1)
     joins: tuple[str, ...] = field(default_factory=lambda: tuple(JOINS))
+    layout: str = "key"
     io: str = "direct"
     stream_rows: int | None = None
     seconds: float | None = None
@@ -73,6 +75,8 @@ class CoreOptions:
             raise OptionError(f"seconds={self.seconds} is not a time", hint="give seconds per cell")
         if self.io not in IO_MODES:
             raise OptionError(f"io={self.io!r} is not one of {', '.join(IO_MODES)}")
+        if self.layout not in LAYOUTS:
+            raise OptionError(f"layout={self.layout!r} is not one of {', '.join(LAYOUTS)}")
         for name in self.joins:
             if name not in JOINS:
                 raise unknown_name("join", name, JOINS)
@@ -98,6 +102,11 @@ class CoreOptions:
         """Cells of the grid."""
         return len(self.joins) * len(self.memories) * len(self.skews)
 
+    @property
+    def sold_by(self) -> int | None:
+        """Whose demand a master in frequency order follows: that of the grid's own streams."""
+        return self.seed if self.layout == "frequency" else None
+
 
 @dataclass(frozen=True)
 class CoreResult:
@@ -117,6 +126,7 @@ class CoreResult:
     hit_share: float
     peak_accounted_bytes: int
     peak_rss_growth_bytes: int
+    layout: str
     io: str
     verified: bool
     modelled_rows_per_s: float | None
@@ -143,7 +153,9 @@ def run_core(
     """Run the grid, skew by skew and memory by memory; each cell is yielded when it is done."""
     clock = clock or SystemClock()
     tell(f"the master of {options.rows:,} rows")
-    with product_master(workdir, options.rows, io=options.io, report=report) as master:
+    with product_master(
+        workdir, options.rows, sold_by=options.sold_by, io=options.io, report=report
+    ) as master:
         _check_budgets(options, master)
         tell("the stream, and DuckDB's join of it to compare with")
         streams: dict[float, list[pa.RecordBatch]] = {}
@@ -214,6 +226,7 @@ def measure(
         hit_share=(after.hits - before.hits) / max(looked_up, 1),
         peak_accounted_bytes=final.bytes_peak,
         peak_rss_growth_bytes=growth.peak_bytes,
+        layout="frequency" if master.by_frequency else "key",
         io=master.io,
         verified=expected.agrees(produced, final.rows_in) and final.rows_waiting == 0,
         modelled_rows_per_s=rows / modelled_s if modelled_s else None,
@@ -302,9 +315,15 @@ def _answered(stats: JoinStats) -> int:
 def _make(
     join: str, master: FileMaster, memory: str, *, seed: int = 0, clock: Clock | None = None
 ) -> SemiStreamJoin:
-    schema = sale_schema()
     return make_join(
-        join, master, on="product_id", schema=schema, memory=memory, seed=seed, clock=clock
+        join,
+        master,
+        on="product_id",
+        schema=sale_schema(),
+        memory=memory,
+        columns=PAYLOAD,
+        seed=seed,
+        clock=clock,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from semistream.core.progress import Report
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
 from semistream.store.manifest import FORMAT, read_manifest
-from semistream.workloads import permute, product_rows, product_schema, products
+from semistream.workloads import permute, product_rows, products
+from semistream.workloads.permutation import unpermute
 
 FILE_ROWS = 1_000_000
 """Rows of a Parquet file: several files are read by several tasks."""
@@ -26,25 +28,46 @@ def default_workdir() -> Path:
     return Path(tempfile.gettempdir()) / "semistream-bench"
 
 
-def master_path(workdir: Path, rows: int, seed: int) -> Path:
+LAYOUTS = ("key", "frequency")
+"""Orders in which a master's rows lie."""
+
+DEMAND = "demand"
+"""Column of a master in frequency order: how many products sell less."""
+
+
+def master_path(workdir: Path, rows: int, seed: int, sold_by: int | None = None) -> Path:
     """The place of a master; its name says all that it depends on."""
-    return workdir / f"products-{rows}-seed{seed}-format{FORMAT}.master"
+    order = "" if sold_by is None else f"-by-demand{sold_by}"
+    return workdir / f"products-{rows}-seed{seed}{order}-format{FORMAT}.master"
 
 
 def product_master(
-    workdir: Path, rows: int, *, seed: int = 0, io: str = "direct", report: Report | None = None
+    workdir: Path,
+    rows: int,
+    *,
+    seed: int = 0,
+    sold_by: int | None = None,
+    io: str = "direct",
+    report: Report | None = None,
 ) -> FileMaster:
-    """Open the master of `rows` products, building it where it is not there or not sound."""
-    path = master_path(workdir, rows, seed)
-    if not _is_sound(path, rows):
+    """Open the master of `rows` products, building it where it is not there or not sound.
+
+    It lies in the order of its keys or, given the seed of a stream of sales in `sold_by`, with the
+    products first that sell most in that stream; then it has a column `DEMAND` of four bytes more.
+    """
+    path = master_path(workdir, rows, seed, sold_by)
+    source = products(rows, seed=seed)
+    if sold_by is not None:
+        source = _with_demand(source, rows, sold_by)
+    if not _is_sound(path, rows, source.schema):
         workdir.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-        source = products(rows, seed=seed)
+        frequency = None if sold_by is None else DEMAND
         try:
-            build_master(path, source, "product_id", report=report)
+            build_master(path, source, "product_id", frequency=frequency, report=report)
         except StoreError:
             # Another run may have put the same master in place meanwhile.
-            if not _is_sound(path, rows):
+            if not _is_sound(path, rows, source.schema):
                 raise
     return open_master(path, io=io)
 
@@ -63,12 +86,24 @@ def product_files(workdir: Path, rows: int, *, seed: int = 0) -> Path:
     return path
 
 
-def _is_sound(path: Path, rows: int) -> bool:
+def _with_demand(source: pa.RecordBatchReader, rows: int, sold_by: int) -> pa.RecordBatchReader:
+    demand = pa.field(DEMAND, pa.int32(), nullable=False)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for batch in source:
+            ids = batch.column("product_id").to_numpy()
+            less = rows - 1 - unpermute(ids, rows, sold_by)
+            yield batch.append_column(demand, pa.array(less.astype(np.int32)))
+
+    return pa.RecordBatchReader.from_batches(source.schema.append(demand), batches())
+
+
+def _is_sound(path: Path, rows: int, schema: pa.Schema) -> bool:
     """Whether a complete master lies there that this release can read."""
     try:
         # By its version, as Spark's tasks do: early builds of this format cannot be opened so.
         with open_master(path, version=read_manifest(path).version) as master:
-            if master.rows != rows or not master.schema.equals(product_schema()):
+            if master.rows != rows or not master.schema.equals(schema):
                 return False
             if master.manifest.record_bytes != master.layout.record_bytes:
                 return False

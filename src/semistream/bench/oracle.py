@@ -17,8 +17,10 @@ from semistream.bench.checksum import Checksum, row_hashes
 from semistream.kernels.jit import kernel
 from semistream.workloads import product_schema, products, sale_schema
 
-_PAYLOAD = [field for field in product_schema() if field.name != "product_id"]
-JOINED = pa.schema([*sale_schema(), *_PAYLOAD])
+PAYLOAD = [name for name in product_schema().names if name != "product_id"]
+"""Columns that a sale gets from its product."""
+
+JOINED = pa.schema([*sale_schema(), *(product_schema().field(name) for name in PAYLOAD)])
 """Columns of sales joined with their products."""
 
 

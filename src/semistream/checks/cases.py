@@ -612,3 +612,11 @@ def skewed_collisions() -> Case:
         pa.array([f"key {n}" for n in range(0, 3900, 2)]),
         build={"hash_bits": 9},
     )
+
+
+@cache
+def by_frequency(case: Case, column: str = "price", shards: int = 1) -> Case:
+    """The same with the master in the order of a column, the greatest first."""
+    build = {**case.build, "frequency": column, **({"shards": shards} if shards > 1 else {})}
+    name = f"{case.name} by {column}" + (f" in {shards} shards" if shards > 1 else "")
+    return Case(name, case.stream, case.master, case.on, build, case.comparable)

@@ -152,3 +152,24 @@ def check_skew(make: JoinFactory, workspace: Workspace) -> None:
     memories = (2 * least, 600_000 + least)
     hows = ("left", "anti")
     assert_case(make, workspace, case, hows=hows, memories=memories, batch_rows=1000)
+
+
+def check_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
+    """A master in frequency order gives the same results as one in the order of its keys."""
+    for case in (cases.numbers(), cases.mixed(), cases.duplicates(), cases.null_keys()):
+        assert_case(make, workspace, cases.by_frequency(case))
+    for case in (cases.string_keys(), cases.composite_keys(), cases.string_collisions()):
+        assert_case(make, workspace, cases.by_frequency(case), hows=("left", "semi"))
+    for case in (cases.long_runs(), cases.one_row(), cases.empty_master(), cases.only_null_keys()):
+        assert_case(make, workspace, cases.by_frequency(case, "row"), hows=("left", "anti"))
+    sharded = cases.by_frequency(cases.numbers(), "count", shards=3)
+    assert_case(make, workspace, sharded, hows=("inner", "anti"))
+
+
+def check_skew_in_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
+    """Few keys make up most of the stream, and what is held from the beginning holds some."""
+    for strings in (False, True):
+        case = cases.by_frequency(cases.skewed(strings), "row", shards=2)
+        least = smallest_memory(make, workspace, case, "left")
+        memories = (2 * least, 600_000 + least)
+        assert_case(make, workspace, case, hows=("left",), memories=memories, batch_rows=4000)

@@ -95,6 +95,14 @@ def check_snapshots_of_other_keys(make: JoinFactory, workspace: Workspace) -> No
             _with_moves(make, workspace, case, how, 2 * least, cut(case.stream, 60), 7)
 
 
+def check_snapshots_in_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
+    """The same with masters whose rows lie in frequency order."""
+    for whole in (cases.mixed(), cases.string_collisions(), cases.long_runs()):
+        case = part(cases.by_frequency(whole, "row"), 200)
+        least = smallest_memory(make, workspace, case, "left")
+        _with_moves(make, workspace, case, "left", 2 * least, cut(case.stream, 60), 7)
+
+
 def check_snapshot_at_any_moment(make: JoinFactory, workspace: Workspace) -> None:
     """A snapshot between any two calls of a short run, each gone on with on its own.
 

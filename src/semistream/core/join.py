@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -123,7 +123,7 @@ class SemiStreamJoin(ABC):
     def close(self) -> None:
         """Free memory, threads and files. May be called twice."""
 
-    def __enter__(self) -> SemiStreamJoin:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

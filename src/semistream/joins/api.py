@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from semistream.core.budget import type_of_size
+from semistream.core.conditions import Condition
 from semistream.core.errors import OptionError
 from semistream.core.join import SemiStreamJoin
 from semistream.core.stats import JoinStats
@@ -84,12 +85,13 @@ def run(operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch]) -> Iterator
 def join(
     stream: StreamLike,
     master: str | Path | FileMaster,
-    on: On,
+    on: On | None = None,
     *,
     how: str = "inner",
     algorithm: str = "auto",
     memory: type_of_size = "64MB",
     columns: Sequence[str] | None = None,
+    condition: Condition | None = None,
     **options: Any,
 ) -> JoinedStream:
     """Join a stream with a master within `memory`; an iterator of record batches with `.stats`.
@@ -100,12 +102,24 @@ def join(
     master's columns, before anything is cached. Results have the stream's columns, then the
     master's but for the key; a name that occurs in both gets the suffix `_master`. Their order is
     not the stream's.
+
+    `condition` is for partners by other than equal keys: `ss.between`, `ss.compare`, `ss.band` or
+    `ss.predicate`. With `on` as well both must hold; without it the master's key is a column of the
+    results like others. "auto" is then meshjoin, which needs no index.
     """
     batches, schema = _batches(stream)
     if schema is None:
         return JoinedStream(None, batches)
     operator = make_join(
-        algorithm, master, on=on, schema=schema, how=how, memory=memory, columns=columns, **options
+        algorithm,
+        master,
+        on=on,
+        schema=schema,
+        how=how,
+        memory=memory,
+        columns=columns,
+        condition=condition,
+        **options,
     )
     return JoinedStream(operator, batches)
 

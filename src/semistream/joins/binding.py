@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
+from semistream.core.conditions import Condition
 from semistream.core.errors import OptionError, SchemaError, unknown_name
 from semistream.core.join import HOWS
+from semistream.kernels.jit import read_only
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
 from semistream.store.keys import Keys, KeySpec, check_key_type
@@ -25,7 +28,8 @@ class Binding:
 
     `layout` packs the stream's rows, key columns first in the master's order and types. Where a
     stream's key column has another type whose values might not survive the cast, the cast key
-    is an extra, hidden column and the original is carried along.
+    is an extra, hidden column and the original is carried along. Without `on` the condition alone
+    decides; then there is no key, and the master's key is a column like others.
     """
 
     stream_schema: pa.Schema
@@ -37,15 +41,17 @@ class Binding:
     columns: tuple[str, ...]
     output_schema: pa.Schema
     exact: tuple[bool, ...]
+    condition: Condition | None = None
 
     @classmethod
     def of(
         cls,
         schema: pa.Schema,
         master: FileMaster,
-        on: On,
+        on: On | None,
         how: str,
         columns: Sequence[str] | None,
+        condition: Condition | None = None,
     ) -> Binding:
         """Check that everything fits; each error names the column and what was wanted."""
         if how not in HOWS:
@@ -53,28 +59,37 @@ class Binding:
         if len(set(schema.names)) != len(schema.names):
             raise SchemaError("the stream has two columns of one name", hint="rename one of them")
         spec = master.spec
-        key_names = _key_names(schema, spec, on)
+        if condition is not None:
+            _check_condition(condition, schema, master.schema)
+        elif on is None:
+            raise OptionError(
+                "the join has neither on= nor condition=",
+                hint=f"write on={spec.names[0]!r}, or a condition such as ss.between(...)",
+            )
+        key_names = () if on is None else _key_names(schema, spec, on)
         exact = []
         fields = []
-        for name, wanted in zip(key_names, spec.schema, strict=True):
+        for name, wanted in zip(key_names, spec.schema, strict=False):
             came = schema.field(name).type
             check_key_type(name, came, wanted)
             exact.append(_is_exact(came, wanted.type))
             fields.append(pa.field(name if exact[-1] else _HIDDEN + name, wanted.type))
         in_place = {name for name, same in zip(key_names, exact, strict=True) if same}
         fields += [field for field in schema if field.name not in in_place]
-        folded = fields[0].name if spec.folded is not None else None
-        chosen = _chosen(master.schema, spec, columns) if how in ("inner", "left") else ()
+        folded = fields[0].name if key_names and spec.folded is not None else None
+        left_out = spec.names if key_names else []
+        chosen = _chosen(master.schema, left_out, columns) if how in ("inner", "left") else ()
         return cls(
             stream_schema=schema,
             key_names=key_names,
             spec=spec,
             how=how,
             layout=RowLayout.of(pa.schema(fields), prefix=True, folded=folded),
-            master_layout=master.layout,
+            master_layout=master.layout if condition is None else _keyed(master),
             columns=chosen,
             output_schema=_output_schema(schema, master.schema, chosen, how),
             exact=tuple(exact),
+            condition=condition,
         )
 
     def keys(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
@@ -85,6 +100,10 @@ class Binding:
                 f"{_listed(self.stream_schema)}",
                 hint="make a new join for the new schema",
             )
+        if not self.key_names:
+            rows = batch.num_rows
+            keys = Keys(read_only(np.zeros(rows, np.int64)), read_only(np.ones(rows, np.uint8)), 0)
+            return keys, self.layout.columns(batch.columns)
         key_columns = [batch.column(name) for name in self.key_names]
         key_columns = self.spec.cast(key_columns, self.key_names)
         keys = self.spec.keys(key_columns)
@@ -101,19 +120,33 @@ class Binding:
     def stream_columns(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """The stream's columns, in its order and types, from columns in the layout's order."""
         by_name = dict(zip(self.layout.schema.names, columns, strict=True))
-        result = []
-        for field in self.stream_schema:
-            column = by_name[field.name]
-            result.append(column if column.type == field.type else _back(column, field.type))
-        return result
+        return [self.as_given(name, by_name[name]) for name in self.stream_schema.names]
+
+    def as_given(self, name: str, column: pa.Array) -> pa.Array:
+        """A column of the stream in the type in which the stream has it."""
+        given = self.stream_schema.field(name).type
+        return column if column.type == given else _back(column, given)
 
     def stream_only(self) -> Binding:
         """The same stream with none of the master's columns."""
         return replace(self, columns=(), output_schema=self.stream_schema)
 
+    def numbered(self, name: str) -> Binding:
+        """The same with a number behind the stream's columns, in rows and in results."""
+        number = pa.field(name, pa.int64())
+        columns = len(self.stream_schema)
+        return replace(
+            self,
+            stream_schema=self.stream_schema.append(number),
+            layout=RowLayout.of(
+                self.layout.schema.append(number), prefix=True, folded=self.layout.folded
+            ),
+            output_schema=self.output_schema.insert(columns, number),
+        )
+
     def key_fields(self, layout: RowLayout) -> Struct:
         """How to read the key from records of a layout whose first columns are the key's."""
-        if self.spec.is_number:
+        if self.spec.is_number or not self.key_names:
             return no_fields(layout)
         return layout.fields(layout.schema.names[: len(self.spec.names)])
 
@@ -182,15 +215,32 @@ def _key_names(schema: pa.Schema, spec: KeySpec, on: On) -> tuple[str, ...]:
     return tuple(pairs[name] for name in spec.names)
 
 
-def _chosen(schema: pa.Schema, spec: KeySpec, columns: Sequence[str] | None) -> tuple[str, ...]:
-    payload = [name for name in schema.names if name not in spec.names]
+def _chosen(
+    schema: pa.Schema, left_out: Sequence[str], columns: Sequence[str] | None
+) -> tuple[str, ...]:
+    payload = [name for name in schema.names if name not in left_out]
     if columns is None:
         return tuple(payload)
     for name in columns:
         if name not in schema.names:
             raise unknown_name("column in the master", name, payload)
     # Asking for the key is fine: the stream brings it.
-    return tuple(name for name in columns if name not in spec.names)
+    return tuple(name for name in columns if name not in left_out)
+
+
+def _check_condition(condition: Condition, schema: pa.Schema, master: pa.Schema) -> None:
+    if not isinstance(condition, Condition):
+        raise OptionError(
+            f"the condition is a {type(condition).__name__}",
+            hint="write ss.between, ss.compare, ss.band or ss.predicate, joined with &",
+        )
+    condition.check(schema, master)
+
+
+def _keyed(master: FileMaster) -> RowLayout:
+    """How a master's records lie in the blocks that conditions look at: with their key64."""
+    folded = master.spec.folded
+    return master.layout.prefixed(None if folded is None else master.spec.schema.field(folded))
 
 
 def _output_schema(
@@ -209,4 +259,5 @@ def _output_schema(
 
 
 def _listed(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+    # Names that begin with a zero byte are our own.
+    return ", ".join(f"{field.name} {field.type}" for field in schema if field.name[:1] != "\0")

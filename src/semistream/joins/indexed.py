@@ -22,10 +22,11 @@ from semistream.kernels.matching import (
     export_rows,
     feed,
     import_rows,
+    join_framed,
+    join_next,
     join_runs,
     take_in,
 )
-from semistream.kernels.planning import runs_from
 from semistream.kernels.rows import longest_blob
 from semistream.kernels.struct import Struct
 from semistream.store.keys import Keys
@@ -83,8 +84,14 @@ class IndexedJoin(Operator):
     def cached_rows(self) -> int:
         return self.cache.rows if self._out is not None else 0
 
+    def keys_of(
+        self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
+    ) -> tuple[Keys, PackedColumns]:
+        """By what rows are looked up, and their columns; those of a snapshot wait for `pages`."""
+        return self.binding.keys(batch)
+
     def accept(self, batch: pa.RecordBatch) -> int:
-        keys, packed = self.binding.keys(batch)
+        keys, packed = self.keys_of(batch)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
         done = 0
@@ -92,7 +99,7 @@ class IndexedJoin(Operator):
             # Looking up many more rows than there is room for would be work thrown away.
             end = min(done + self._block_rows(), batch.num_rows)
             accepted = self._feed(keys, packed, done, end)
-            self.taken_in(accepted)
+            self.taken_in(accepted, keys.valid[done:end])
             if accepted < end - done and not self._make_way():
                 return done + accepted
             done += accepted
@@ -112,8 +119,7 @@ class IndexedJoin(Operator):
         assert reader is not None
         key64, valid = keys.key64[start:end], keys.valid[start:end]
         found, pages = self._found[: end - start], self._pages[: end - start]
-        find_all(self.cache.state.kernel, key64, valid, found)
-        self.master.locate(key64, found, pages)
+        self.look_up(key64, valid, found, pages)
         now = self.clock.now_ns()
         if not self.joins_when_fed:
             accepted = take_in(
@@ -152,6 +158,17 @@ class IndexedJoin(Operator):
         )
         return int(accepted)
 
+    def look_up(
+        self,
+        key64: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.uint8],
+        found: npt.NDArray[np.int32],
+        pages: npt.NDArray[np.int32],
+    ) -> None:
+        """Where each key is cached (-1: nowhere), and the list on which its row will wait."""
+        find_all(self.cache.state.kernel, key64, valid, found)
+        self.master.locate(key64, found, pages)
+
     def _make_way(self) -> bool:
         """After `_feed` took fewer rows than given: whether it is worth another try."""
         if not self.joins_when_fed:
@@ -166,8 +183,8 @@ class IndexedJoin(Operator):
         """Plan further runs, for joins that join while they are fed; False if there are none."""
         return False
 
-    def taken_in(self, rows: int) -> None:
-        """Called after rows were taken in."""
+    def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
+        """Called after so many rows were taken in; `_pages` has the pages they wait for."""
 
     def join_planned(self) -> int:
         """Read and join the planned runs until all are done or the output is full."""
@@ -190,6 +207,43 @@ class IndexedJoin(Operator):
             raise reader.error()
         return int(status)
 
+    def join_one(self) -> int:
+        """Read ahead, and join the oldest of the planned runs: MORE when all of it is joined."""
+        reader = self._reader
+        assert reader is not None
+        assert self._out is not None
+        status = join_next(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            reader.ring.kernel,
+            self.frames.kernel,
+            self._runs,
+            self._progress,
+            self.clock.now_ns(),
+        )
+        if status == BROKEN:
+            raise reader.error()
+        return int(status)
+
+    def join_pool(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Join waiting rows with pages of the buffer pool; the pages that are not done by that."""
+        assert self._out is not None
+        left = join_framed(
+            self.match.kernel,
+            self._out.out.kernel,
+            self.waiting.state.kernel,
+            self.cache.state.kernel,
+            self.master.index.kernel,
+            self.frames.kernel,
+            pages,
+            len(pages),
+            self.clock.now_ns(),
+        )
+        return pages[:left]
+
     def plan_runs(self, runs: npt.NDArray[np.int64]) -> None:
         """Append runs to those not yet submitted; there must be room (see `runs_left`)."""
         submitted, given = int(self._progress[0]), int(self._progress[1])
@@ -197,17 +251,6 @@ class IndexedJoin(Operator):
         self._runs[:left] = self._runs[submitted:given]
         self._runs[left : left + len(runs)] = runs
         self._progress[0], self._progress[1] = 0, left + len(runs)
-
-    def with_continued(
-        self, pages: npt.NDArray[np.int64], span: int, longest: int
-    ) -> npt.NDArray[np.int64]:
-        """Runs over the partitions of `span` pages that hold some pages, and while a key goes on.
-
-        At most `longest` pages a run: rows whose key goes on beyond it come back to the queue.
-        """
-        runs = np.empty((len(pages), 2), np.int64)
-        runs_from(self.master.index.kernel, pages, span, longest, runs)
-        return runs if span == 1 else np.unique(runs, axis=0)
 
     @property
     def runs_left(self) -> int:
@@ -257,24 +300,29 @@ class IndexedJoin(Operator):
             return
         if snapshot.position["version"] != self.master.manifest.version:
             raise SchemaError("the snapshot was made with another version of the master")
+        self.bring_back(rows, snapshot.position["blob_bytes"])
+        self._rows_in += rows.num_rows
+        self.match.misses += rows.num_rows
+
+    def bring_back(self, rows: pa.RecordBatch, blob_bytes: int | None = None) -> None:
+        """Let the rows of a snapshot wait again."""
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream, snapshot.position["blob_bytes"])
+        self._prepare(stream, blob_bytes)
         self.before_restore()
-        keys, packed = self.binding.keys(stream)
+        pages = rows.column(PAGE).to_numpy()
+        keys, packed = self.keys_of(stream, pages)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
         done = import_rows(
             self.waiting.state.kernel,
             packed.columns.kernel,
             keys.key64,
-            rows.column(PAGE).to_numpy(),
+            pages,
             rows.column(MET).to_numpy(),
             self.clock.now_ns(),
         )
         if done < rows.num_rows:
             raise SchemaError("the snapshot does not fit the memory", hint="restore with as much")
-        self._rows_in += rows.num_rows
-        self.match.misses += rows.num_rows
         self.restored(rows)
 
     def before_restore(self) -> None:

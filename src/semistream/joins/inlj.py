@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from semistream.core.budget import MemoryPlan
 from semistream.core.join import Traits
 from semistream.joins.indexed import RUNS
+from semistream.joins.pool import PagePool
 from semistream.joins.queued import QueuedJoin
-from semistream.kernels.frames import FRAMES
-from semistream.kernels.matching import join_framed
-from semistream.kernels.region import Region
-from semistream.kernels.struct import Struct
 
 BATCH_ROWS = 1024
 """Stream rows looked up together."""
@@ -47,7 +43,7 @@ class IndexNestedLoopJoin(QueuedJoin):
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
         rows = max(min(BATCH_ROWS, int(self.budget.limit_bytes // 16 // row)), 64)
         parts["waiting rows"] = int(rows * row) + 4096
-        parts["page table"] = 4 * max(self.master.pages, 1)
+        parts["page table"] = PagePool.table_bytes(self.master)
         return self.need(parts, "buffer pool", page + 16)
 
     def allocate(self, blob_bytes: float) -> None:
@@ -56,18 +52,9 @@ class IndexNestedLoopJoin(QueuedJoin):
             self.budget.set(part, plan[part])
         self._out = self.allocate_output()
         self.allocate_waiting(blob_bytes, plan["waiting rows"])
-        count = plan["buffer pool"] // (master.page_bytes + 9)
-        self._pool = Region(count * master.page_bytes)
-        self.frames = Struct(
-            FRAMES,
-            data=self._pool.bytes,
-            page_bytes=master.page_bytes,
-            count=count,
-            frame_of=np.full(max(master.pages, 1), -1, np.int32),
-            page_in=np.full(count, -1, np.int64),
-            touched=np.zeros(count, np.uint8),
-        )
-        self.budget.set("buffer pool", count * (master.page_bytes + 9))
+        self.pool = PagePool(master, plan["buffer pool"])
+        self.frames = self.pool.frames
+        self.budget.set("buffer pool", self.pool.size_bytes)
         self._buffer_pages = plan["read buffer"] // master.page_bytes
         self._reader = master.reader(self._buffer_pages, measure=self.clock.real)
         self._absent = np.empty(0, np.int64)
@@ -75,31 +62,15 @@ class IndexNestedLoopJoin(QueuedJoin):
 
     @property
     def cached_rows(self) -> int:
-        used = self.frames.used if self._out is not None else 0
+        used = self.pool.pages if self._out is not None else 0
         return int(used * self.master.rows / max(self.master.pages, 1))
 
     def work(self) -> None:
         if not self.reads_pending and not len(self._absent):
-            self._absent = self._join_cached(self.oldest_pages(BATCH_ROWS))
+            self._absent = np.sort(self.join_pool(self.oldest_groups(BATCH_ROWS)))
         while True:
             if len(self._absent) and not self.runs_left:
                 some, self._absent = self._absent[: RUNS // 2], self._absent[RUNS // 2 :]
-                self.plan_runs(self.with_continued(some, 1, self._buffer_pages // 2))
+                self.plan_runs(self.runs_for(some, max(self._buffer_pages // 2, 1)))
             if self.join_planned() or not len(self._absent):
                 return
-
-    def _join_cached(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Join with pages of the pool; the sorted rest, to be read."""
-        assert self._out is not None
-        left = join_framed(
-            self.match.kernel,
-            self._out.out.kernel,
-            self.waiting.state.kernel,
-            self.cache.state.kernel,
-            self.master.index.kernel,
-            self.frames.kernel,
-            pages,
-            len(pages),
-            self.clock.now_ns(),
-        )
-        return np.sort(pages[:left])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from semistream.core.budget import parse_bytes, type_of_size
 from semistream.core.join import Traits
-from semistream.joins.scanning import CHUNK_BYTES, ScanJoin
+from semistream.joins.scanning import ScanJoin
 
 
 class MeshJoin(ScanJoin):
@@ -19,13 +16,15 @@ class MeshJoin(ScanJoin):
     One iteration (`step`): read a chunk, let the rows that were pushed join H and Q, probe H with
     every row of the chunk, then expire the oldest batch.
 
-    Names: b is `chunk_pages`, k is `chunks`, w is `rows_per_batch`; Q is the order of the slots.
+    Names: b is `chunk_pages`, k is `most_packets(b)`, w is `rows_to_enter()`; Q is `Packets`, with
+    the rows themselves in the order of their slots.
 
     Departures: the last chunk may be short (the paper assumes k·b = N_R); batches may be short or
     empty, so that a pause cannot hold back rows already accepted; a batch expires right after its
-    last chunk, which frees its memory one iteration earlier than Fig. 4; the next chunk is read
-    ahead while one is probed, which takes a second buffer; exactly the batch's rows expire, and a
-    row that has met no partner by then is unmatched.
+    last chunk, which frees its memory one iteration earlier than Fig. 4; pages are probed as they
+    come and others are read ahead meanwhile, so that the buffer is smaller than a chunk where that
+    would take much of the memory; exactly the batch's rows expire, and a row that has met nobody by
+    then is unmatched. Extensions of §3.4: `ordered` output and `condition`.
     """
 
     name = "meshjoin"
@@ -34,7 +33,4 @@ class MeshJoin(ScanJoin):
         idea="scan the master in a circle; each row stays until it has met all of it",
         needs_index=False,
     )
-
-    def __init__(self, *args: Any, chunk: type_of_size = CHUNK_BYTES, **options: Any) -> None:
-        self.chunk_bytes = parse_bytes(chunk, what="chunk")
-        super().__init__(*args, **options)
+    takes_conditions = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,9 @@ class Operator(SemiStreamJoin):
     Nothing large is allocated before the first row: rows with byte strings must be seen before
     memory can be divided well.
     """
+
+    takes_conditions: ClassVar[bool] = False
+    """Whether partners may be found by other conditions than equal keys."""
 
     def __init__(
         self,

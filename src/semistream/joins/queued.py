@@ -9,38 +9,57 @@ from semistream.core.budget import MemoryPlan
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import IndexedJoin
 from semistream.joins.waiting import WaitingRows
-from semistream.kernels.waiting import take_oldest
+from semistream.kernels.planning import group_runs
+from semistream.kernels.queue import take_oldest
 
 
 class QueuedJoin(IndexedJoin):
-    """Rows wait for their page in a queue of pages; the oldest page comes first.
+    """Rows wait for their page; pages are queued in groups of `span` neighbours, oldest first.
 
-    A page enters the queue with its first row, so the page in front is that of the oldest row, and
-    no row starves. It takes four bytes a page where a list of rows would take twelve a row.
+    A group enters the queue with its first row, so the group in front is that of the oldest row,
+    and no row starves. It takes eight bytes a group where a list of rows would take twelve a row.
     """
+
+    span = 1
 
     def queue_parts(self, blob_bytes: float) -> dict[str, int]:
         """Memory of index, output, chains and queue."""
         parts = self.common_parts(index=True)
-        parts["page chains"] = 9 * max(self.master.pages, 1)
+        pages = max(self.master.pages, 1)
+        parts["page chains"] = 4 * pages + 8 * -(-pages // self.span)
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         return parts
 
+    def least_waiting(self, blob_bytes: float) -> int:
+        """Bytes without which no rows can wait."""
+        row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
+        return int(64 * row) + 4096
+
     def plan_waiting(self, parts: dict[str, int], blob_bytes: float) -> MemoryPlan:
         """A plan with all that is left for waiting rows."""
-        row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
-        return self.need(parts, "waiting rows", int(64 * row) + 4096)
+        return self.need(parts, "waiting rows", self.least_waiting(blob_bytes))
 
     def allocate_waiting(self, blob_bytes: float, size_bytes: int) -> None:
         """Waiting rows with their queue, and no tuple cache."""
         self.waiting = WaitingRows(
-            self.binding, self.master.pages, size_bytes, blob_bytes, queue=True
+            self.binding, self.master.pages, size_bytes, blob_bytes, span=self.span
         )
         self.waiting.set_bytes(size_bytes)
         self.budget.set("waiting rows", self.waiting.size_bytes)
         self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
 
-    def oldest_pages(self, most: int) -> npt.NDArray[np.int64]:
-        """Take up to `most` pages for which rows wait off the front of the queue."""
-        pages = np.empty(most, np.int64)
-        return pages[: take_oldest(self.waiting.state.kernel, pages)]
+    def oldest_groups(self, most: int) -> npt.NDArray[np.int64]:
+        """Take up to `most` groups for which rows wait off the front of the queue."""
+        groups = np.empty(most, np.int64)
+        return groups[: take_oldest(self.waiting.state.kernel, groups)]
+
+    def runs_for(self, groups: npt.NDArray[np.int64], longest: int) -> npt.NDArray[np.int64]:
+        """Runs over groups, and while a key goes on, at most `longest` pages each."""
+        runs = np.empty((len(groups) * self.runs_per_group, 2), np.int64)
+        waiting, index = self.waiting.state.kernel, self.master.index.kernel
+        return runs[: group_runs(waiting, index, groups, self.span, longest, runs)]
+
+    @property
+    def runs_per_group(self) -> int:
+        """Runs that a group can need: one in each shard that it reaches into."""
+        return min(self.span, len(self.master.manifest.shards))

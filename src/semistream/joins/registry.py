@@ -9,21 +9,55 @@ import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, parse_bytes, type_of_size
 from semistream.core.clock import Clock, SystemClock
-from semistream.core.errors import unknown_name
+from semistream.core.conditions import Condition
+from semistream.core.errors import OptionError, unknown_name
+from semistream.joins.ameshjoin import AMeshJoin
 from semistream.joins.binding import Binding, On
+from semistream.joins.cachejoin import CacheJoin
+from semistream.joins.cachejoin2 import CacheJoin2
+from semistream.joins.cmeshjoin import CMeshJoin
 from semistream.joins.hybridjoin import HybridJoin
+from semistream.joins.hybridjoin2 import HybridJoin2
 from semistream.joins.inlj import IndexNestedLoopJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
+from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
+from semistream.joins.partitionedjoin import PartitionedJoin
+from semistream.joins.rmeshjoin import RMeshJoin
+from semistream.joins.ssbj import SemiStreamBalancedJoin
+from semistream.joins.sscj import Sscj
+from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
+from semistream.joins.xhybridjoin import XHybridJoin
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
-    join.name: join for join in (IndexNestedLoopJoin, MeshJoin, HybridJoin, SweepJoin)
+    join.name: join
+    for join in (
+        IndexNestedLoopJoin,
+        MeshJoin,
+        AMeshJoin,
+        RMeshJoin,
+        CMeshJoin,
+        PartitionedJoin,
+        HybridJoin,
+        HybridJoin2,
+        XHybridJoin,
+        OptimisedXHybridJoin,
+        CacheJoin,
+        CacheJoin2,
+        Sscj,
+        SemiStreamedIndexJoin,
+        SemiStreamBalancedJoin,
+        SweepJoin,
+    )
 }
 
 DEFAULT = "sweepjoin"
 """What `auto` is."""
+
+DEFAULT_WITH_CONDITION = "meshjoin"
+"""What `auto` is under a condition other than equal keys."""
 
 
 def list_joins() -> list[str]:
@@ -35,25 +69,36 @@ def make_join(
     name: str,
     master: Any,
     *,
-    on: On,
+    on: On | None = None,
     schema: pa.Schema,
     how: str = "inner",
     memory: type_of_size = "64MB",
     columns: Any = None,
+    condition: Condition | None = None,
     io: str = "buffered",
     clock: Clock | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Operator:
-    """The operator `name` for a stream of `schema` and a `master` (a path or an open one)."""
+    """The operator `name` for a stream of `schema` and a `master` (a path or an open one).
+
+    Partners have equal keys (`on`), or meet a `condition`, or both.
+    """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
-    kind = JOINS[DEFAULT if name == "auto" else name]
+    default = DEFAULT if condition is None else DEFAULT_WITH_CONDITION
+    kind = JOINS[default if name == "auto" else name]
     for option in options:
         if option not in _options_of(kind):
             raise unknown_name(f"option of {kind.name}", option, _options_of(kind))
+    if condition is not None and not kind.takes_conditions:
+        takers = ", ".join(join.name for join in JOINS.values() if join.takes_conditions)
+        raise OptionError(
+            f"{kind.name} joins equal keys only and takes no condition",
+            hint=f"use one of {takers}",
+        )
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
-    binding = Binding.of(schema, opened, on, how, columns)
+    binding = Binding.of(schema, opened, on, how, columns, condition)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
     return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
 

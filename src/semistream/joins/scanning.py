@@ -2,218 +2,507 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.core.budget import MemoryPlan
-from semistream.core.errors import OptionError, SchemaError
+from semistream.core.budget import (
+    MemoryBudget,
+    MemoryPlan,
+    format_bytes,
+    parse_bytes,
+    type_of_size,
+)
+from semistream.core.errors import BudgetError, SchemaError
 from semistream.core.join import Snapshot
+from semistream.joins.binding import Binding
+from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, Operator
+from semistream.joins.ordering import ORDER, HeldResults
 from semistream.joins.output import OutputBuffer
+from semistream.joins.packets import Packets
+from semistream.joins.pairs import PairProbe, Sizes
 from semistream.joins.waiting import WaitingRows
-from semistream.kernels.matching import BROKEN, FULL
-from semistream.kernels.mesh import enter, expire, export_circle, probe_runs
+from semistream.kernels.jit import read_only
+from semistream.kernels.matching import BROKEN, FULL, IDLE, MORE
+from semistream.kernels.mesh import (
+    P_GIVEN,
+    P_PAGE,
+    P_SUBMITTED,
+    P_WANTED,
+    enter,
+    expire,
+    export_circle,
+    forget_met,
+    number_of,
+    probe_pages,
+    read_on,
+)
+from semistream.kernels.pairs import done_with_run, run_at
 from semistream.kernels.rows import longest_blob
+from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import sign_rings
+from semistream.kernels.watching import WATCH
+from semistream.store.file import FileMaster
 
 CHUNK_BYTES = 930_000
 """The thesis's default disk buffer (§3.7): within 2 % of the best from 20 to 320 MB."""
 
 RUN_BYTES = 256 * 1024
-"""A chunk is read in requests of this size, so that several are in flight."""
+"""A chunk is read in requests of this size at most, so that several are in flight."""
 
-SCRATCH_BYTES = 4096
+MOST_BUFFER_BYTES = 4 << 20
+"""Beyond this a disk gains nothing: several requests keep it busy."""
 
-CHUNKS_LEFT = "\0chunks left"
-"""Column of a snapshot: how many chunks a row has yet to meet."""
+RUNS = 64
+"""Requests planned ahead."""
+
+LEAST_BLOCK_ROWS = 256
+"""Rows looked at together on their way in, where fewer may enter."""
+
+SCRATCH_BYTES = 4096 + 16 * RUNS
+
+HELD_PART, LEAST_HELD_BYTES = 3, 8192
+"""With ordered output, results that are held have a third of what they share with waiting rows."""
+
+START = "\0start"
+"""Column of a snapshot: the page before which a row entered."""
+
+_NO_FLAGS = read_only(np.empty(0, np.uint8))
 
 
 class ScanJoin(Operator):
-    """A scan of R in chunks, with the waiting rows in batches, one batch per iteration.
+    """A circular scan of R that rows join at any page and leave when they are there again.
 
-    Chunk boundaries are fixed; a batch that entered at iteration i meets the chunks of iterations
-    i to i + k - 1 and leaves after the last of them, k being the number of chunks.
+    Rows that enter together are a packet, with the page that comes next as its start. An iteration
+    lets the rows that were pushed enter, and probes the waiting rows with some pages. After each
+    page that comes before the start of the oldest packet, that packet has met all of R and leaves.
+    A subclass decides how many pages an iteration has and how many rows enter before it.
     """
 
     waiting: WaitingRows
-    chunk_bytes: int = CHUNK_BYTES
+    cache: TupleCache
+    watch: Struct
+
+    def __init__(
+        self,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        *,
+        chunk: type_of_size = CHUNK_BYTES,
+        ordered: bool = False,
+        **options: Any,
+    ) -> None:
+        self.chunk_bytes = parse_bytes(chunk, what="chunk")
+        self._held = HeldResults() if ordered else None
+        self._next = 0
+        numbered = binding.numbered(ORDER) if ordered else binding
+        super().__init__(master, numbered, budget, **options)
+        self.output_schema = binding.output_schema
+
+    # What a subclass may change.
+
+    def most_packets(self, chunk_pages: int) -> int:
+        """Packets that wait at most."""
+        return max(-(-self.master.pages // chunk_pages), 1)
+
+    def rows_to_enter(self) -> int:
+        """Rows that may enter before the next iteration: w."""
+        return max(self.waiting.capacity // self.most_packets(self.chunk_pages), 1)
+
+    def pages_to_probe(self) -> int:
+        """Pages of the next iteration, at most to the end of the master."""
+        return min(self.chunk_pages - self._page % self.chunk_pages, self.master.pages - self._page)
+
+    def reserve_waiting(self, size_bytes: int) -> int:
+        """Bytes that waiting rows may ever get, when they begin with `size_bytes`."""
+        return size_bytes
+
+    def must_agree(self) -> dict[str, int]:
+        """What must be here as it was where a snapshot was made."""
+        return {"version": self.master.manifest.version, "chunk_pages": self.chunk_pages}
+
+    def before_restore(self) -> None:
+        """Called before the rows of a snapshot come: they may be as many as ever fit."""
+
+    def more_parts(self) -> dict[str, int]:
+        """Memory for parts of the subclass's own."""
+        return {}
+
+    # Memory.
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
-        page = self.master.page_bytes
+        page, limit = self.master.page_bytes, self.budget.limit_bytes
         parts = self.common_parts(index=False)
-        pages = max(self.master.pages, 1)
+        self.chunk_pages = chunk = self._chunk()
+        buffer = min(2 * chunk, max(min(limit // 20, MOST_BUFFER_BYTES) // page, 2))
+        parts["read buffer"] = buffer * page
+        parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
+        parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
+        parts |= self.more_parts()
+        if self.binding.condition is not None:
+            parts["condition"] = self._sizes(blob_bytes).size_bytes
+        least = self.least_waiting(blob_bytes)
+        if self._held is None:
+            return self.need(parts, "waiting rows", least)
+        plan = self.need(parts, "waiting rows", least + LEAST_HELD_BYTES)
+        left = plan["waiting rows"] - least
+        held = LEAST_HELD_BYTES + (left - LEAST_HELD_BYTES) // HELD_PART
+        shares = {"held results": held, "waiting rows": plan["waiting rows"] - held}
+        return MemoryPlan(plan.total_bytes, {**plan.shares, **shares})
+
+    def _chunk(self) -> int:
+        """Pages of a chunk."""
         wanted = min(self.chunk_bytes, self.budget.limit_bytes // 10)
-        chunk = min(max(wanted // page, 1), pages)
-        parts["read buffer"] = 2 * chunk * page
-        parts["batches"] = 8 * (-(-pages // chunk) + 1)
-        parts["scratch"] = 4096 + self.row_room(blob_bytes)
+        return min(max(wanted // self.master.page_bytes, 1), max(self.master.pages, 1))
+
+    def least_waiting(self, blob_bytes: float) -> int:
+        """Bytes without which no rows can wait."""
         row = self.binding.layout.record_bytes + 8 + (blob_bytes + 64 if blob_bytes else 0)
-        return self.need(parts, "waiting rows", int(64 * row) + 4096)
+        return int(64 * row) + 4096
 
     def allocate(self, blob_bytes: float) -> None:
         master, plan = self.master, self.plan
-        for part in ("read buffer", "batches", "scratch"):
+        for part in ("read buffer", "queue", "scratch"):
             self.budget.set(part, plan[part])
         self._out = self.allocate_output()
-        size = plan["waiting rows"]
+        self.allocate_waiting(blob_bytes, plan["waiting rows"])
+        self.buffer_pages = plan["read buffer"] // master.page_bytes
+        self._run_pages = max(min(RUN_BYTES // master.page_bytes, self.buffer_pages // 4), 1)
+        self._reader = master.reader(self.buffer_pages, measure=self.clock.real)
+        self._packets = Packets(plan["queue"] // Packets.ENTRY_BYTES)
+        self._entered = np.zeros(1, np.int64)
+        self.match.found = np.zeros(master.most_rows_per_page + 1, np.int64)
+        self._progress = np.array([0, 0, 0, 0, -1, 0], np.int64)
+        self._runs = np.zeros((RUNS, 2), np.int64)
+        self._shard_ends = np.array([end for _, end in master.shard_ranges()], np.int64)
+        self._page = 0
+        self._read_page = 0
+        self._left = 0
+        self._expiring = 0
+        self._pairs: PairProbe | None = None
+        if self.binding.condition is not None:
+            self.budget.set("condition", plan["condition"])
+            self._pairs = PairProbe(
+                self.binding,
+                self.match,
+                self._out.out,
+                self.waiting,
+                self._sizes(blob_bytes),
+                master.page_bytes,
+                self.budget,
+            )
+        self.allocate_more(blob_bytes)
+
+    def _sizes(self, blob_bytes: float) -> Sizes:
+        return Sizes.of(
+            self.master,
+            self.binding,
+            self.budget.limit_bytes,
+            blob_bytes,
+            self.row_room(blob_bytes),
+        )
+
+    def allocate_waiting(self, blob_bytes: float, size_bytes: int) -> None:
+        """Waiting rows in a circle of slots, with rings to find them by."""
         row = self.binding.layout.record_bytes + 4
         if self.binding.layout.has_bytes:
             row += 32 * max(int(np.ceil(blob_bytes / 28)), 1)
         # Two rows a bucket: four bytes a row, as a pointer per row would take.
-        buckets = max(size // row // 2, 32)
-        granted = size - 8 * buckets
-        self.waiting = WaitingRows(self.binding, buckets, granted, blob_bytes, rings=True)
+        buckets = max(size_bytes // row // 2, 32)
+        self._ring_bytes = 8 * buckets
+        granted = size_bytes - self._ring_bytes
+        reserved = self.reserve_waiting(granted)
+        self.waiting = WaitingRows(self.binding, buckets, reserved, blob_bytes, rings=True)
         self.waiting.set_bytes(granted)
         # Slots are used in a circle: `free` is the oldest one.
         self.waiting.state.free = 1
-        self.budget.set("waiting rows", self.waiting.size_bytes + 8 * buckets)
-        buffer_pages = plan["read buffer"] // master.page_bytes
-        self.chunk_pages = buffer_pages // 2
-        self.chunks = -(-master.pages // self.chunk_pages) if master.pages else 1
-        self._run_pages = max(min(RUN_BYTES // master.page_bytes, self.chunk_pages), 1)
-        self._runs_per_chunk = -(-self.chunk_pages // self._run_pages)
-        self._reader = master.reader(buffer_pages, measure=self.clock.real)
-        self.rows_per_batch = max(self.waiting.capacity // self.chunks, 1)
-        self._batches = np.zeros(self.chunks, np.int64)
-        self._newest = 0
-        self._chunk = 0
-        self._entered = np.zeros(1, np.int64)
-        self.match.found = np.zeros(master.most_rows_per_page + 1, np.int64)
-        self._progress = np.array([0, 0, 0, 0, -1, 0], np.int64)
-        self._runs = np.zeros((4 * self._runs_per_chunk, 2), np.int64)
-        self._ahead: list[int] = []
-        self._planned = 0
-        self._left = 0
-        self._in_chunk = False
-        self._expiring = 0
+        self.budget.set("waiting rows", self.waiting.size_bytes + self._ring_bytes)
+
+    def allocate_more(self, blob_bytes: float) -> None:
+        """Make the subclass's own parts; here a cache without room, and no keys to watch."""
+        self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
+        self.watch = Struct(WATCH)
 
     @property
     def rows_waiting(self) -> int:
         return self.waiting.rows if self._out is not None else 0
 
+    # Rows on their way in.
+
     def accept(self, batch: pa.RecordBatch) -> int:
-        if self._in_chunk or self._expiring:
-            # A row must meet whole chunks: none enters in the middle of one.
+        if self._left or self._expiring or self._packets.is_full:
+            # A row must meet whole pages, from its packet's start on: none enters on the way.
             return 0
-        return self._enter(batch, np.empty(0, np.uint8), self.rows_per_batch)
+        if self._held is not None and 2 * self._held.size_bytes > self.plan["held results"]:
+            return 0
+        most, done = self.rows_to_enter(), 0
+        while done < batch.num_rows:
+            # Looking at many more rows than may enter would be work thrown away, again and again.
+            block = batch.slice(done, max(most - int(self._entered[0]), LEAST_BLOCK_ROWS))
+            accepted = self._enter(block, _NO_FLAGS, most)
+            done += accepted
+            if accepted < block.num_rows or self._entered[0] >= most:
+                break
+        return done
 
     def _enter(self, batch: pa.RecordBatch, met: npt.NDArray[np.uint8], most: int) -> int:
         assert self._out is not None
         keys, packed = self.binding.keys(batch)
         if self.binding.layout.has_bytes:
             size = int(longest_blob(packed.columns.kernel, batch.num_rows))
-            self.need_scratch(self.waiting, size, 4096)
+            self.need_scratch(self.waiting, size, SCRATCH_BYTES)
         return int(
             enter(
                 self.match.kernel,
                 self._out.out.kernel,
                 self.waiting.state.kernel,
+                self.cache.state.kernel,
                 packed.columns.kernel,
                 keys.key64,
                 keys.valid,
                 met,
-                0,
                 most,
                 self.clock.now_ns(),
                 self._entered,
             )
         )
 
+    # The iteration.
+
     def work(self) -> None:
-        """Meet one chunk with all waiting rows, then let the batch go that has met them all."""
-        if not self._in_chunk and not self._expiring:
+        """Let the rows that entered meet the next pages, and those go that have met them all."""
+        if not self._left and not self._expiring:
             if self.waiting.rows == 0:
                 return
-            self._begin_chunk()
-        if self._in_chunk:
-            if self._left:
-                self._probe()
-            if self._left:
+            self._begin()
+        while self._left or self._expiring:
+            if self._expiring:
+                self._expire()
+                if self._expiring:
+                    return
+                continue
+            if not self._probe():
                 return
-            self._end_chunk()
-        self._expire()
+            if len(self._packets) and self._packets.oldest_start == self._page:
+                self._expiring = self._leaving()
 
-    def _begin_chunk(self) -> None:
-        self._batches[self._newest] = self._entered[0]
-        self._entered[0] = 0
-        self._plan_ahead()
-        self._left = self._ahead.pop(0)
-        self._in_chunk = True
+    def _begin(self) -> None:
+        self._enter_again()
+        if self.master.pages == 0:
+            self._expiring, self._entered[0] = self.waiting.rows, 0
+            return
+        if self._entered[0]:
+            self._packets.append(int(self._entered[0]), self._page)
+            self._entered[0] = 0
+        self._left = self.pages_to_probe()
 
-    def _plan_ahead(self) -> None:
-        """Have the current chunk and the next one planned."""
-        if not self._ahead:
-            self._planned = self._chunk
-        while len(self._ahead) < 2:
-            first = self._planned * self.chunk_pages
-            end = min(first + self.chunk_pages, self.master.pages)
-            runs = self._cut(first, end)
-            submitted, given = int(self._progress[0]), int(self._progress[1])
-            left = given - submitted
-            self._runs[:left] = self._runs[submitted:given].copy()
-            if runs:
-                self._runs[left : left + len(runs)] = runs
-            self._progress[0], self._progress[1] = 0, left + len(runs)
-            self._ahead.append(len(runs))
-            self._planned = (self._planned + 1) % self.chunks
-            if self.chunks == 1:
-                break
+    def _probe(self) -> bool:
+        """Probe to the end of the iteration or of the oldest packet; False if the output is full.
 
-    def _cut(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Requests for the pages of a chunk; none of them crosses a shard."""
-        runs = []
-        for shard_first, shard_end in self.master.shard_ranges():
-            at, stop = max(first, shard_first), min(end, shard_end)
-            while at < stop:
-                count = min(self._run_pages, stop - at)
-                runs.append((at, count))
-                at += count
-        if len(runs) > 2 * self._runs_per_chunk:
-            self._runs = np.vstack([self._runs, np.zeros((4 * len(runs), 2), np.int64)])
-            self._runs_per_chunk = len(runs)
-        return runs
+        What is done of it is kept in `_left` and `_page` in any case.
+        """
+        wanted = self._left
+        if len(self._packets):
+            until_oldest = (self._packets.oldest_start - self._page - 1) % self.master.pages + 1
+            wanted = min(wanted, until_oldest)
+        self._progress[P_WANTED] = wanted
+        status = self.probe_wanted()
+        done = wanted - self.pages_wanted
+        self._left -= done
+        self._page += done
+        if self._page >= self.master.pages:
+            self._page -= self.master.pages
+            sign_rings(self.waiting.state.kernel)
+        return status == MORE
 
-    def _probe(self) -> None:
+    def probe_wanted(self) -> int:
+        """Probe as many pages as `progress` wants; MORE when it is done, FULL when it is not."""
         assert self._reader is not None
         assert self._out is not None
-        status = probe_runs(
-            self.match.kernel,
-            self._out.out.kernel,
-            self.waiting.state.kernel,
-            self._reader.ring.kernel,
-            self._runs,
-            self._progress,
-            self._left,
-        )
+        if self._pairs is not None:
+            return self._probe_pairs(self._pairs)
+        while True:
+            status = probe_pages(
+                self.match.kernel,
+                self._out.out.kernel,
+                self.waiting.state.kernel,
+                self.cache.state.kernel,
+                self.watch.kernel,
+                self._reader.ring.kernel,
+                self._runs,
+                self._progress,
+                self.master.manifest.is_unique,
+            )
+            if status != IDLE:
+                break
+            self.plan_runs()
         if status == BROKEN:
             raise self._reader.error()
-        self._left = int(self._progress[5])
-        if status != FULL and self._left:
-            raise OptionError(f"{self.name}: {self._left} requests of a chunk were never read")
+        return int(status)
 
-    def _end_chunk(self) -> None:
-        self._in_chunk = False
-        self._chunk = (self._chunk + 1) % self.chunks
-        if self._chunk == 0:
-            sign_rings(self.waiting.state.kernel)
-        self._newest = (self._newest + 1) % self.chunks
-        # The entry that the next batch will take is the batch that has now met all chunks.
-        self._expiring = int(self._batches[self._newest])
-        self._batches[self._newest] = 0
+    def _probe_pairs(self, pairs: PairProbe) -> int:
+        """The same under a condition: some pages at a time, as many as a block holds."""
+        assert self._reader is not None
+        ring, run = self._reader.ring.kernel, np.zeros(3, np.int64)
+        while self.pages_wanted:
+            status = read_on(ring, self._runs, self._progress)
+            if status == BROKEN:
+                raise self._reader.error()
+            if status == IDLE:
+                self.plan_runs()
+                continue
+            run_at(ring, run)
+            at = int(self._progress[P_PAGE])
+            pages = min(pairs.sizes.pages, int(run[1]) - at, self.pages_wanted)
+            if not pairs.is_busy:
+                pairs.begin(int(run[0]) + at * self.master.page_bytes, pages)
+            if not pairs.go_on():
+                return FULL
+            self._progress[P_WANTED] -= pages
+            self._progress[P_PAGE] = at + pages
+            if at + pages == run[1]:
+                self._progress[P_PAGE] = 0
+                done_with_run(ring)
+        return MORE
+
+    @property
+    def pages_wanted(self) -> int:
+        """Pages of the current probe that are not done yet."""
+        return int(self._progress[P_WANTED])
+
+    def plan_runs(self) -> None:
+        """List the next requests of the circle; none of them crosses a shard."""
+        submitted, given = int(self._progress[P_SUBMITTED]), int(self._progress[P_GIVEN])
+        left = given - submitted
+        self._runs[:left] = self._runs[submitted:given].copy()
+        page = self._read_page
+        for i in range(left, RUNS):
+            shard_end = self._shard_ends[np.searchsorted(self._shard_ends, page, side="right")]
+            count = min(self._run_pages, int(shard_end) - page)
+            self._runs[i] = page, count
+            page = (page + count) % self.master.pages
+        self._read_page = page
+        self._progress[P_SUBMITTED], self._progress[P_GIVEN] = 0, RUNS
 
     def _expire(self) -> None:
         assert self._out is not None
-        if self._expiring:
-            self._expiring -= int(
-                expire(
-                    self.match.kernel,
-                    self._out.out.kernel,
-                    self.waiting.state.kernel,
-                    self._expiring,
-                    self.clock.now_ns(),
-                )
+        self._expiring -= int(
+            expire(
+                self.match.kernel,
+                self._out.out.kernel,
+                self.waiting.state.kernel,
+                self._expiring,
+                self.clock.now_ns(),
             )
+        )
+
+    # Ordered output (paper §3.4): results are held until their row has left.
+
+    def push(self, batch: pa.RecordBatch) -> int:
+        if self._held is None or not isinstance(batch, pa.RecordBatch):
+            return super().push(batch)
+        self._hold(final=False)
+        numbers = pa.array(np.arange(self._next, self._next + batch.num_rows))
+        accepted = super().push(batch.append_column(pa.field(ORDER, pa.int64()), numbers))
+        self._next += accepted
+        # What is there now are rows that did not wait.
+        self._hold(final=True)
+        self._settle_held()
+        return accepted
+
+    def take(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().take()
+        self._check_open()
+        self._hold(final=False)
+        batch = self._held.release(self._oldest())
+        self._settle_held()
+        if batch is not None:
+            self._rows_out += batch.num_rows
+        return batch
+
+    def peek(self) -> pa.RecordBatch | None:
+        if self._held is None:
+            return super().peek()
+        self._hold(final=False)
+        return self._held.all()
+
+    def _set_aside(self) -> None:
+        if self._held is None:
+            super()._set_aside()
+        else:
+            self._hold(final=False)
+
+    @property
+    def pending(self) -> int:
+        if self._held is None:
+            return super().pending
+        return self._held.rows_before(self._oldest()) + (self._out.pending if self._out else 0)
+
+    def _oldest(self) -> int:
+        """The number of the oldest row that waits; results of all before it may leave."""
+        if self.rows_waiting == 0:
+            return self._next
+        return self._number(0)
+
+    def _number(self, place: int) -> int:
+        """The number of a row that waits; `place` counts from the oldest on."""
+        return int(number_of(self.waiting.state.kernel, self._number_at, place))
+
+    @property
+    def _number_at(self) -> int:
+        layout = self.binding.layout
+        return layout.offsets[layout.leaf_range(ORDER)[0]]
+
+    def _hold(self, *, final: bool) -> None:
+        """Move results from the output to those that are held."""
+        batch = self._out.take() if self._out is not None else None
+        if self._held is not None and batch is not None:
+            self._held.add(batch, final=final)
+
+    def _settle_held(self) -> None:
+        """Drop results of the youngest rows where all are too many, and account for the rest."""
+        held = self._held
+        if held is None or self._out is None:
+            return
+        room = self.plan["held results"]
+        if held.size_bytes > room and self.rows_waiting:
+            # Rows that are leaving do not meet their partners again.
+            held.drop(room, self._number(max(self._expiring - 1, 0)))
+        size = held.size_bytes
+        if size > room:
+            raise BudgetError(
+                f"{self.name}: the results of one stream row take {format_bytes(size)}, and "
+                f"ordered output has {format_bytes(room)} for results",
+                hint=f'give memory="{8 * size}" or more, or leave ordered=True out',
+            )
+        self.budget.set("held results", size)
+
+    def _leaving(self) -> int:
+        """Rows of the oldest packet, which has met all of R; those that must begin anew stay."""
+        rows = self._packets.pop_oldest()
+        if self._held is None or self._held.dropped_from is None:
+            return rows
+        again = forget_met(self.waiting.state.kernel, self._number_at, self._held.dropped_from)
+        stay = max(rows - (self.waiting.rows - int(again)), 0)
+        self._entered[0] += stay
+        return rows - stay
+
+    def _enter_again(self) -> None:
+        """Rows whose results were dropped begin anew: they meet all of R again from here on."""
+        if self._held is None or self._held.dropped_from is None:
+            return
+        state, first = self.waiting.state.kernel, self._held.dropped_from
+        self._held.dropped_from = None
+        rows = int(forget_met(state, self._number_at, first)) - int(self._entered[0])
+        self._entered[0] += max(rows, 0)
+        while rows > 0:
+            rows -= self._packets.pop_youngest(rows)
 
     # What survives a crash.
 
@@ -221,10 +510,11 @@ class ScanJoin(Operator):
         self._check_open()
         if self._out is None:
             return Snapshot(self.name, self._no_rows(), self.peek(), {})
-        # Between chunks the state of a row is one number: how many chunks it has yet to meet.
-        while self._in_chunk or self._expiring:
+        # Between iterations the state of a row is one number: the page at which it entered.
+        while self._left or self._expiring:
             self._set_aside()
             self.work()
+        self._enter_again()
         count = self.rows_waiting
         room = OutputBuffer(self.binding.stream_only(), max(count, 1), 0)
         met = np.empty(count, np.uint8)
@@ -233,49 +523,53 @@ class ScanJoin(Operator):
         if heap > room.heap_bytes:
             room = OutputBuffer(self.binding.stream_only(), count, heap)
             export_circle(self.match.kernel, room.out.kernel, state, met)
-        k = self.chunks
-        counts = [int(self._batches[(self._newest + r) % k]) for r in range(1, k)]
-        left = np.repeat(np.arange(1, k + 1), [*counts, int(self._entered[0])])
+        start = np.append(self._packets.starts(), np.full(int(self._entered[0]), -1))
         batch = room.peek() or self._no_rows()
-        for name, values in ((MET, met), (CHUNKS_LEFT, left)):
+        for name, values in ((MET, met), (START, start)):
             batch = batch.append_column(name, pa.array(values))
-        position = {
+        return Snapshot(self.name, batch, self.peek(), self.position())
+
+    def position(self) -> dict[str, int]:
+        """Where the scan is; what `restore` needs to go on there."""
+        return {
             "version": self.master.manifest.version,
-            "chunk": self._chunk,
-            "chunks": k,
+            "next": self._next,
+            "page": self._page,
             "chunk_pages": self.chunk_pages,
             "blob_bytes": int(self._blob_bytes),
         }
-        return Snapshot(self.name, batch, self.peek(), position)
 
     def _no_rows(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=self.binding.stream_schema)
 
     def restore(self, snapshot: Snapshot) -> None:
         self._check_fresh(snapshot)
-        self._restored = snapshot.pending
+        if self._held is None:
+            self._restored = snapshot.pending
+        elif snapshot.pending is not None:
+            self._held.put_back(snapshot.pending)
+        self._next = snapshot.position.get("next", 0)
         rows = snapshot.rows
         if rows.num_rows == 0:
             return
         stream = rows.select(self.binding.stream_schema.names)
         self._prepare(stream, snapshot.position["blob_bytes"])
-        here = {
-            "version": self.master.manifest.version,
-            "chunks": self.chunks,
-            "chunk_pages": self.chunk_pages,
-        }
-        for name, value in here.items():
+        for name, value in self.must_agree().items():
             if snapshot.position[name] != value:
                 raise SchemaError(
                     f"the snapshot was made with {name}={snapshot.position[name]}, here it is "
                     f"{value}",
                     hint="restore with the same master and the same memory",
                 )
-        if self._enter(stream, rows.column(MET).to_numpy(), rows.num_rows) < rows.num_rows:
+        self.before_restore()
+        met = read_only(rows.column(MET).to_numpy())
+        if self._enter(stream, met, rows.num_rows) < rows.num_rows:
             raise SchemaError("the snapshot does not fit the memory", hint="restore with as much")
         self._rows_in += rows.num_rows
-        self._chunk = snapshot.position["chunk"]
-        counts = np.bincount(rows.column(CHUNKS_LEFT).to_numpy(), minlength=self.chunks + 1)
-        self._entered[0] = counts[self.chunks]
-        for r in range(1, self.chunks):
-            self._batches[(self._newest + r) % self.chunks] = counts[r]
+        self._page = self._read_page = snapshot.position["page"]
+        self._entered[0] = 0
+        for start, packet in groupby(rows.column(START).to_pylist()):
+            if start < 0:
+                self._entered[0] = len(list(packet))
+            else:
+                self._packets.append(len(list(packet)), start)

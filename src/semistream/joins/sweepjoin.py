@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.core.budget import MemoryPlan
 from semistream.core.join import Traits
@@ -106,7 +107,7 @@ class SweepJoin(IndexedJoin):
         self.budget.set("cache", self.cache.size_bytes)
         self._share(self._flexible, 0)
 
-    def taken_in(self, rows: int) -> None:
+    def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
         self._peak_rows = max(self._peak_rows, self.waiting.rows)
         if self.waiting.rows >= self.waiting.capacity:
             self._pool_was_full = True

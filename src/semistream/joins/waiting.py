@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from semistream.joins.binding import Binding
+from semistream.kernels.queue import ABSENT
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import (
@@ -61,9 +64,9 @@ class WaitingRows:
     """Slots for waiting rows, and the chains of `buckets` that they hang on.
 
     Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
-    kept for rows that pass through without waiting. With `queue` the buckets that are not empty
-    are listed in the order in which they ceased to be. With `rings` chains let their oldest row go
-    first, for eight bytes a bucket instead of four.
+    kept for rows that pass through without waiting. With a `span` groups of so many buckets are
+    queued in the order in which they ceased to be empty. With `rings` chains let their oldest row
+    go first, for eight bytes a bucket instead of four.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class WaitingRows:
         capacity_bytes: int,
         blob_bytes: float = 0.0,
         *,
-        queue: bool = False,
+        span: int = 0,
         rings: bool = False,
     ) -> None:
         layout = binding.layout
@@ -87,6 +90,7 @@ class WaitingRows:
         self._tail = np.full(max(buckets, 1), -1, np.int64 if rings else np.int32)
         self._scratch = np.empty(0, np.uint8)
         self._slots = slots
+        self._released = 0
         self.state = Struct(
             WAITING,
             rows=self._region.bytes,
@@ -103,9 +107,10 @@ class WaitingRows:
             limit=1,
             used=1,
         )
-        if queue:
-            self.state.queue = np.zeros(max(buckets, 1), np.int32)
-            self.state.queued = np.zeros(max(buckets, 1), np.uint8)
+        if span:
+            groups = max(-(-buckets // span), 1)
+            self.state.queue = np.full((groups, 2), ABSENT, np.int32)
+            self.state.span, self.state.oldest, self.state.newest = span, -1, -1
         self.heap: BlockHeap | None = None
         if layout.has_bytes:
             self.heap = BlockHeap(self.state.blocks, capacity_bytes // BLOCK_BYTES)
@@ -116,6 +121,11 @@ class WaitingRows:
         return self.stride + 8 / SAMPLE + self.blocks_per_row * BLOCK_BYTES
 
     @property
+    def tail(self) -> npt.NDArray[np.int32]:
+        """The top of every bucket's chain, -1 where it is empty."""
+        return self._tail  # type: ignore[return-value]
+
+    @property
     def rows(self) -> int:
         """Rows that wait."""
         return int(self.state.used) - 1
@@ -124,6 +134,11 @@ class WaitingRows:
     def capacity(self) -> int:
         """Rows that may wait."""
         return int(self.state.limit) - 1
+
+    @property
+    def most_slots(self) -> int:
+        """Slots for which memory is reserved."""
+        return self._slots
 
     @property
     def size_bytes(self) -> int:
@@ -149,6 +164,20 @@ class WaitingRows:
         set_slot_limit(self.state.kernel, slots)
         if self.heap is not None:
             self.heap.set_limit(max(int(usable - slots * self.stride) // BLOCK_BYTES, 0))
+
+    def set_circle(self, slots: int) -> None:
+        """Allow this many slots, used in a circle; the caller knows that all above are free."""
+        self.state.limit = slots
+        self._region.release(slots * self.stride)
+
+    def release_before(self, oldest: int) -> None:
+        """Rows lie in a circle; those before slot `oldest` have left: give their memory back."""
+        end = oldest * self.stride // mmap.PAGESIZE * mmap.PAGESIZE
+        if end < self._released:
+            self._region.release(self._released)
+            self._released = 0
+        self._region.release(self._released, end)
+        self._released = end
 
     def settle(self) -> None:
         """All rows that came before the last `set_bytes` have left: give the rest back."""

@@ -37,6 +37,9 @@ HIT = 1 << 32
 MOST_HITS = 1 << 30
 """Counters stop here, far from the sign bit."""
 
+NO_ROWS = 1 << 31
+"""In the place of the first entry: the key is cached, and known to have no rows."""
+
 SAMPLED = 6
 """Used places looked at to find one to give up."""
 
@@ -102,8 +105,8 @@ def find_all(
 
 @inlined
 def first_entry(cache: Any, place: int) -> int:
-    """The first entry of the key at a place."""
-    return (word_at(cache, place) & 0xFFFFFFFF) - 1
+    """The first entry of the key at a place; -1 if it has no rows."""
+    return (word_at(cache, place) & 0x7FFFFFFF) - 1
 
 
 @inlined
@@ -137,9 +140,9 @@ def _home(cache: Any, place: int) -> int:
 
 
 @inlined
-def give_up(cache: Any, place: int) -> None:
-    """Remove the key at a place and free its entries; later places of its cluster move up."""
-    entry = first_entry(cache, place)
+def free_entries(cache: Any, first: int) -> None:
+    """Give back an entry and those that it links to."""
+    entry = first
     while entry >= 0:
         address = entry_address(cache, entry)
         following = np.int64(load_i32(address + cache.link_at))
@@ -149,6 +152,12 @@ def give_up(cache: Any, place: int) -> None:
         cache.free = entry
         cache.used -= 1
         entry = following
+
+
+@inlined
+def give_up(cache: Any, place: int) -> None:
+    """Remove the key at a place and free its entries; later places of its cluster move up."""
+    free_entries(cache, first_entry(cache, place))
     cache.keys -= 1
     count = cache.places
     hole = place
@@ -225,38 +234,49 @@ def has_place(cache: Any, rows: int, blocks: int) -> bool:
 
 
 @inlined
+def add_entry(cache: Any, page: int, record: int, following: int) -> int:
+    """Copy a record from a page into a free entry that links to another; the caller made room."""
+    entry = cache.free
+    if entry >= 0:
+        address = entry_address(cache, entry)
+        cache.free = np.int64(load_i32(address + cache.link_at))
+    else:
+        entry = cache.fresh
+        cache.fresh += 1
+        address = entry_address(cache, entry)
+    nulls = record + cache.page.nulls_at
+    copy_field(address + cache.kept.nulls_at, nulls, cache.page.null_bytes)
+    for c in range(cache.page.count):
+        target = address + item(cache.kept.offset, c)
+        copy_field(target, record + item(cache.page.offset, c), item(cache.page.width, c))
+    if cache.kept.blob_at >= 0:
+        blob = page + np.int64(load_u32(record + cache.page.blob_at))
+        scratch = cache.scratch
+        length = copy_wanted(cache.page, record, blob, scratch)
+        first = put_blob(cache.blocks, scratch, length)
+        store_i32(address + cache.kept.blob_at, np.int32(first))
+    store_i32(address + cache.link_at, np.int32(following))
+    cache.used += 1
+    return entry
+
+
+@inlined
+def add_key(cache: Any, key: int, first: int, hits: int) -> None:
+    """Make entries that begin with `first` (-1: none) the rows of a key that is not cached."""
+    place = place_for(cache, key)
+    store_i64(cache.table + 16 * place, key)
+    set_word(cache, place, (hits * HIT) | (first + 1 if first >= 0 else NO_ROWS))
+    cache.keys += 1
+    cache.admitted += 1
+
+
+@inlined
 def keep(cache: Any, key: int, page: int, records: int, stride: int, rows: int, hits: int) -> None:
     """Copy the records of a key from a page into the cache; the caller has made room."""
     previous = np.int64(-1)
     for i in range(rows):
-        entry = cache.free
-        if entry >= 0:
-            address = entry_address(cache, entry)
-            cache.free = np.int64(load_i32(address + cache.link_at))
-        else:
-            entry = cache.fresh
-            cache.fresh += 1
-            address = entry_address(cache, entry)
-        record = records + i * stride
-        nulls = record + cache.page.nulls_at
-        copy_field(address + cache.kept.nulls_at, nulls, cache.page.null_bytes)
-        for c in range(cache.page.count):
-            target = address + item(cache.kept.offset, c)
-            copy_field(target, record + item(cache.page.offset, c), item(cache.page.width, c))
-        if cache.kept.blob_at >= 0:
-            blob = page + np.int64(load_u32(record + cache.page.blob_at))
-            scratch = cache.scratch
-            length = copy_wanted(cache.page, record, blob, scratch)
-            first = put_blob(cache.blocks, scratch, length)
-            store_i32(address + cache.kept.blob_at, np.int32(first))
-        store_i32(address + cache.link_at, np.int32(previous))
-        previous = entry
-        cache.used += 1
-    place = place_for(cache, key)
-    store_i64(cache.table + 16 * place, key)
-    set_word(cache, place, (hits * HIT) | (previous + 1))
-    cache.keys += 1
-    cache.admitted += 1
+        previous = add_entry(cache, page, records + i * stride, previous)
+    add_key(cache, key, previous, hits)
 
 
 @kernel
@@ -324,7 +344,7 @@ def compact(cache: Any, limit: int) -> None:
         word = word_at(cache, at)
         if word == 0:
             continue
-        entry = (word & 0xFFFFFFFF) - 1
+        entry = (word & 0x7FFFFFFF) - 1
         previous = np.int64(-1)
         while entry >= 0:
             following = next_entry(cache, entry)

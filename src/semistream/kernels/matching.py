@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from semistream.kernels.admission import EARNED, keep_tally, promote, reopen_tally
 from semistream.kernels.cache import (
     HIT,
     blocks_for,
@@ -114,7 +115,10 @@ MATCH = struct_type(
     # list (two words a row: slot, and where its key lies or should lie) and where the rows of each
     # page end in it; rows as they are found, the stacks that are being walked, and where rows that
     # come in are to be packed.
-    "tally latency work ends found active targets",
+    "tally latency work ends found active targets "
+    # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
+    # page (plus one) whose tally is kept for more rows to come, its rows and those touched.
+    "policy threshold hand floor open_page open_rows open_touched",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -466,7 +470,9 @@ def join_rows(
     hashed = match.page_key.count > 0
     caching = cache.limit > 0
     goes_on = continues(index, number)
-    touched = 0
+    touched = np.int64(0)
+    if match.policy != EARNED:
+        touched = reopen_tally(match, number)
     done = start
     while done < end:
         slot = at(match.work, 2 * done)
@@ -519,6 +525,9 @@ def join_rows(
             note_latency(match, waiting, slot, now)
             free_slot(waiting, slot)
         done += 1
+    if caching and match.policy != EARNED:
+        more = done < end or load_i32(waiting.tail + 4 * number) >= 0
+        caching = not (more and keep_tally(match, number, rows, touched))
     if caching:
         begun = is_continued(index, number)
         _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
@@ -612,7 +621,10 @@ def _settle(
             high += 1
         if (high == rows and goes_on) or (low == 0 and begun):
             continue
-        admit(match, cache, key, page, records + low * stride, stride, high - low, hits)
+        if match.policy == EARNED:
+            admit(match, cache, key, page, records + low * stride, stride, high - low, hits)
+        else:
+            promote(match, cache, key, page, records + low * stride, stride, high - low, hits)
 
 
 @kernel

@@ -42,11 +42,21 @@ _I64 = npt.NDArray[np.int64]
 _U8 = npt.NDArray[np.uint8]
 
 
-INDEX = struct_type("first narrow base continued shard_start shards pages")
+CLASS_BITS = 4
+CLASSES = 1 << CLASS_BITS
+"""Classes of frequency in each shard of a master in frequency order."""
+
+INDEX = struct_type(
+    "first narrow base continued shard_start shards pages segment_start class_of class_parts"
+)
 """The sparse index: the first key64 of every page, minus `base`, and where shards begin (one entry
 more than there are shards). Unsigned 32-bit (`narrow`) where the keys' range allows it, else
 64-bit: half the memory for most tables. `continued` has a byte per page that says whether it begins
-with the key that the page before ends with; it is 0 where keys are unique."""
+with the key that the page before ends with; it is 0 where keys are unique.
+
+In a master in frequency order a shard has a segment for each class of frequency, which has its
+pages in the order of key64: `segment_start` says where they begin, and `class_of` is the address of
+a static function from key64 to class (see `class_of_key`). Both are 0 in a master in key order."""
 
 
 @inlined
@@ -205,12 +215,47 @@ def is_continued(index: Any, page: int) -> bool:
 
 
 @inlined
+def cell_of(key: int, seed: int, third: int, cells: int) -> int:
+    """One of a key's three cells among the `cells` of its part; `third` is 0, 1 or 2."""
+    word = mix(np.uint64(mix(key)) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15))
+    if third > 0:
+        turn = np.uint64(21 * third)
+        word = (word << turn) | (word >> (np.uint64(64) - turn))
+    size = np.uint64(cells // 3)
+    return np.int64(size) * third + np.int64(((word >> np.uint64(32)) * size) >> np.uint64(32))
+
+
+@inlined
+def class_of_key(index: Any, key: int) -> int:
+    """The class of frequency of a stored key; any class for a key that is not stored.
+
+    There is a word for each of `class_parts` parts of the keys and one more: where the part's cells
+    begin, times 256, plus the seed of its hash. Behind them come the cells, two to a byte. The
+    class is the exclusive or of three cells of the key's part. Keys are not kept, so this takes 5
+    bits a key.
+    """
+    part = bucket_of(key, index.class_parts)
+    word = at(index.class_of, part)
+    start, seed = word >> 8, word & 255
+    count = (at(index.class_of, part + 1) >> 8) - start
+    cells = index.class_of + 8 * (index.class_parts + 1)
+    found = np.int64(0)
+    for third in range(3):
+        place = start + cell_of(key, seed, third, count)
+        found ^= np.int64(load_u8(cells + (place >> 1))) >> (CLASS_BITS * (place & 1))
+    return found & (CLASSES - 1)
+
+
+@inlined
 def page_of(index: Any, key: int) -> int:
     """The first page that can hold `key`, or -1 if no page can."""
     shard = 0
     if index.shards > 1:
         shard = shard_of(key, index.shards)
     start, end = at(index.shard_start, shard), at(index.shard_start, shard + 1)
+    if index.class_of != 0:
+        segment = index.segment_start + 8 * (CLASSES * shard + class_of_key(index, key))
+        start, end = load_i64(segment), load_i64(segment + 8)
     if start == end:
         return -1
     wanted = key

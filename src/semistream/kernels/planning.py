@@ -128,19 +128,82 @@ def greedy_runs(pages: _I64, gap: int, longest: int, runs: _I64) -> int:
 
 
 @kernel
-def runs_from(index: Any, pages: _I64, span: int, longest: int, runs: _I64) -> None:
-    """The partition of `span` pages that holds each page, and more while its last key goes on.
+def list_wanted(frames: Any, first: int, end: int, out: _I64) -> int:
+    """The pages from `first` to `end` that rows want and that are not cached; how many."""
+    count = 0
+    for page in range(first, end):
+        if load_i32(frames.frame_of + 4 * page) < -1:
+            out[count] = page
+            count += 1
+    return count
 
-    Partitions are aligned within their shard, and so are runs.
+
+@kernel
+def scan_runs(
+    frames: Any, index: Any, position: int, gap: int, longest: int, runs: _I64
+) -> tuple[int, int]:
+    """Runs over the wanted pages from `position` on; their number and the position after them.
+
+    What `greedy_runs` plans without a limit, found in passing: gaps of at most `gap` pages are read
+    through, within a shard. Each such scan is cut into runs of at most `longest` pages that go on
+    where the one before ended, so a disk has to seek for the first of them only.
     """
-    for i in range(pages.size):
-        shard = 0
-        while at(index.shard_start, shard + 1) <= pages[i]:
+    count, shard = 0, 0
+    page = position
+    while count < runs.shape[0]:
+        first = page
+        while first < index.pages and load_i32(frames.frame_of + 4 * first) >= -1:
+            first += 1
+        if first >= index.pages:
+            return count, index.pages
+        while at(index.shard_start, shard + 1) <= first:
             shard += 1
-        start = at(index.shard_start, shard)
-        first = start + (pages[i] - start) // span * span
+        # The page before `page` was read: go on from there if the next wanted one is near.
+        goes_on = page > at(index.shard_start, shard) and first - page <= gap
+        start = page if goes_on else first
         stop = at(index.shard_start, shard + 1)
-        end = min(first + span, stop)
-        while end < stop and end - first < longest and is_continued(index, end):
-            end += 1
-        runs[i, 0], runs[i, 1] = first, end - first
+        end = min(start + longest, stop)
+        last = first
+        probe = first + 1
+        while probe < stop and probe - last - 1 <= gap:
+            if load_i32(frames.frame_of + 4 * probe) < -1:
+                last = probe
+                if probe >= end:
+                    break
+            probe += 1
+        runs[count, 0] = start
+        runs[count, 1] = min(last + 1, end) - start
+        page = min(last + 1, end)
+        count += 1
+    return count, page
+
+
+@kernel
+def group_runs(waiting: Any, index: Any, groups: _I64, span: int, longest: int, runs: _I64) -> int:
+    """Runs over groups of `span` pages, from the first to the last that rows wait for, and on while
+    a key goes on; the number of runs.
+
+    A run stays in one shard: a group that lies in several has a run for each. At most `longest`
+    pages a run (not below `span`): rows whose key goes on beyond it come back to the queue.
+    """
+    count = 0
+    for i in range(groups.size):
+        page, stop = groups[i] * span, min((groups[i] + 1) * span, index.pages)
+        shard = 0
+        while page < stop:
+            while at(index.shard_start, shard + 1) <= page:
+                shard += 1
+            shard_end = at(index.shard_start, shard + 1)
+            first, last = np.int64(-1), np.int64(-1)
+            while page < min(stop, shard_end):
+                if load_i32(waiting.tail + 4 * page) >= 0:
+                    first = page if first < 0 else first
+                    last = page
+                page += 1
+            if first >= 0:
+                end = last + 1
+                while end < shard_end and end - first < longest and is_continued(index, end):
+                    end += 1
+                runs[count, 0], runs[count, 1] = first, end - first
+                count += 1
+    return count

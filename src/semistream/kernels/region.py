@@ -15,8 +15,9 @@ class Region:
         self._map = mmap.mmap(-1, max(capacity_bytes, mmap.PAGESIZE))
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
-    def release(self, from_byte: int) -> None:
-        """Give the memory from this byte on back; it reads as zeros afterwards."""
+    def release(self, from_byte: int, to_byte: int | None = None) -> None:
+        """Give the memory between two bytes (or to the end) back; it reads as zeros afterwards."""
         start = -(-from_byte // mmap.PAGESIZE) * mmap.PAGESIZE
-        if start < len(self._map):
-            self._map.madvise(mmap.MADV_DONTNEED, start, len(self._map) - start)
+        end = len(self._map) if to_byte is None else to_byte // mmap.PAGESIZE * mmap.PAGESIZE
+        if start < end:
+            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)

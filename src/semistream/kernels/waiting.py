@@ -19,7 +19,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import (
@@ -33,6 +32,7 @@ from semistream.kernels.memory import (
     store_u8,
 )
 from semistream.kernels.pages import mix
+from semistream.kernels.queue import enqueue
 from semistream.kernels.rows import pack_blob, pack_row
 from semistream.kernels.struct import struct_type
 
@@ -54,13 +54,13 @@ BLOCKS = struct_type("data free fresh limit used")
 
 WAITING = struct_type(
     "rows stride tail buckets arrived scratch blob_at flag_at flag_bit free fresh limit used "
-    "queue queued queue_start queue_length",
+    "queue span oldest newest",
     blocks=BLOCKS,
 )
 """Waiting rows: slots at `rows`, chains at `tail`. `flag_at` and `flag_bit` say where a row notes
 that it has met a partner. Slot 0 is for rows that pass through; it counts as used for ever.
-Where there is a `queue`, it lists the buckets in the order in which they ceased to be empty, and
-`queued` has a byte for each that is in it; one that was emptied meanwhile may still be listed."""
+Where there is a `queue`, it lists groups of `span` buckets in the order in which they ceased to be
+empty; see `semistream.kernels.queue`."""
 
 
 @inlined
@@ -109,11 +109,8 @@ def hang(waiting: Any, bucket: int, slot: int) -> None:
     top = waiting.tail + 4 * bucket
     store_i32(slot_address(waiting, slot) + LINK, load_i32(top))
     store_i32(top, np.int32(slot))
-    if waiting.queue != 0 and load_u8(waiting.queued + bucket) == 0:
-        store_u8(waiting.queued + bucket, np.uint8(1))
-        place = (waiting.queue_start + waiting.queue_length) % waiting.buckets
-        store_i32(waiting.queue + 4 * place, np.int32(bucket))
-        waiting.queue_length += 1
+    if waiting.queue != 0:
+        enqueue(waiting, bucket)
 
 
 @inlined
@@ -179,6 +176,13 @@ def mark_met(waiting: Any, address: int) -> None:
     """Note that the row at `address` has met a partner."""
     at = address + waiting.flag_at
     store_u8(at, np.uint8(load_u8(at) | (1 << waiting.flag_bit)))
+
+
+@inlined
+def clear_met(waiting: Any, address: int) -> None:
+    """Forget that the row at `address` has met a partner."""
+    at = address + waiting.flag_at
+    store_u8(at, np.uint8(load_u8(at) & ~(1 << waiting.flag_bit)))
 
 
 @inlined
@@ -273,21 +277,6 @@ def sign_rings(waiting: Any) -> None:
             if slot == tail:
                 break
         store_i64(waiting.tail + 8 * bucket, signed)
-
-
-@kernel
-def take_oldest(waiting: Any, out: npt.NDArray[np.int64]) -> int:
-    """Take buckets off the front of the queue, as many as `out` holds; how many were not empty."""
-    count = 0
-    while count < out.size and waiting.queue_length > 0:
-        bucket = np.int64(load_i32(waiting.queue + 4 * waiting.queue_start))
-        waiting.queue_start = (waiting.queue_start + 1) % waiting.buckets
-        waiting.queue_length -= 1
-        store_u8(waiting.queued + bucket, np.uint8(0))
-        if load_i32(waiting.tail + 4 * bucket) >= 0:
-            out[count] = bucket
-            count += 1
-    return count
 
 
 @kernel

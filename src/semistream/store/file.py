@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
-from semistream.kernels.pages import INDEX, first_bad_page, locate
+from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
@@ -45,6 +46,7 @@ class FileMaster:
     index: Struct = field(init=False)
     _files: list[int] = field(init=False, default_factory=list)
     _shard_start: npt.NDArray[np.int64] = field(init=False)
+    _classes: npt.NDArray[np.uint8] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
     _checked: npt.NDArray[np.uint8] = field(init=False)
 
@@ -96,8 +98,13 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        marks = self._continued.nbytes + self._checked.nbytes
+        marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
         return int(self.index.array("first").nbytes + marks)
+
+    @property
+    def by_frequency(self) -> bool:
+        """Whether the rows most asked for come first, and not those with the smallest keys."""
+        return bool(self.manifest.frequency)
 
     def shard_ranges(self) -> list[tuple[int, int]]:
         """First page and the page after the last of every shard."""
@@ -223,7 +230,9 @@ class FileMaster:
                 hint="restore it or build the master again",
             )
         first = np.frombuffer(raw, np.int64, pages)
-        continued = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
+        rest = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
+        continued = rest[len(rest) - (0 if self.manifest.is_unique else pages) :]
+        self._classes = rest[: len(rest) - len(continued)].copy()
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
         if self.shard is not None:
             pages = self.manifest.shards[self.shard].pages
@@ -243,7 +252,23 @@ class FileMaster:
             shard_start=starts,
             shards=len(starts) - 1,
             pages=pages,
+            **self._class_fields(),
         )
+
+    def _class_fields(self) -> dict[str, Any]:
+        """What the index has besides in a master in frequency order."""
+        if not self.by_frequency:
+            return {}
+        words = CLASSES * len(self.manifest.shards) + 1
+        starts = self._classes[: 8 * words].view(np.int64)
+        if self.shard is not None:
+            first = CLASSES * self.shard
+            starts = starts[first : first + CLASSES + 1] - starts[first]
+        return {
+            "segment_start": starts,
+            "class_of": self._classes[8 * words :],
+            "class_parts": self.manifest.class_parts,
+        }
 
     def _open_files(self) -> None:
         direct = self.io == "direct"

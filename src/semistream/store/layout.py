@@ -15,7 +15,7 @@ column is not repeated in the record: key64 is its value (see `keys.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -94,6 +94,25 @@ class RowLayout:
             null_bytes=null_bytes,
             blob_offset=blob_offset,
             record_bytes=at,
+        )
+
+    def prefixed(self, folded: pa.Field | None) -> RowLayout:
+        """The same records with a prefix in front, and the column that key64 carries behind all.
+
+        Null bytes stay as they are: the free bit after the last leaf is that column's, never set.
+        """
+        codec = () if folded is None else (codec_for(folded.type),)
+        return replace(
+            self,
+            schema=self.schema if folded is None else self.schema.append(folded),
+            prefix_bytes=PREFIX_BYTES,
+            folded=None if folded is None else folded.name,
+            codecs=self.codecs + codec,
+            leaves=self.leaves + tuple(leaf for one in codec for leaf in one.leaves),
+            offsets=(*(at + PREFIX_BYTES for at in self.offsets), *(0 for _ in codec)),
+            nulls_offset=PREFIX_BYTES,
+            blob_offset=self.blob_offset + PREFIX_BYTES if self.has_bytes else -1,
+            record_bytes=self.record_bytes + PREFIX_BYTES,
         )
 
     @property

@@ -4,8 +4,10 @@ A master is a directory:
 
     MANIFEST.json               this file; what it names exists, what it does not name is rubbish
     v1/shard-0000.pages         pages of the first shard, one after the other
-    v1/index                    first key64 of every page of all shards (8 bytes each), then, where
-                                keys repeat, a byte per page that says whether it continues a key
+    v1/index                    first key64 of every page of all shards (8 bytes each); in frequency
+                                order where each class of each shard begins (16 words a shard and
+                                one more) and the class of every key; then, where keys repeat, a
+                                byte per page that says whether it continues a key
     v1/MANIFEST.json            the same for this version alone, also when a later one is current
     pins/                       which version a stream's micro-batch saw (`semistream.spark`)
 
@@ -43,7 +45,11 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a master is; all sizes of the version that it publishes."""
+    """What a master is; all sizes of the version that it publishes.
+
+    `frequency` is the column by whose classes rows are ordered, empty where they are in the order
+    of their keys; `class_parts` belongs to it (see `semistream.store.classes`).
+    """
 
     version: int
     schema_ipc: str
@@ -61,6 +67,8 @@ class Manifest:
     most_rows_per_page: int
     null_keys: int
     rejected_rows: int
+    frequency: str = ""
+    class_parts: int = 0
     format: int = FORMAT
 
     @property

@@ -114,6 +114,19 @@ class PageReader:
         """Seconds that the join waited for reads."""
         return float(self.ring.wait_ns) / 1e9
 
+    def go_on_from(self, other: PageReader) -> None:
+        """Count on from where another reader ended."""
+        for name in ("submitted", "pages_read", "seeks", "wait_ns", "join_ns"):
+            setattr(self.ring, name, getattr(other.ring, name))
+        self.ring.taken = self.ring.submitted
+
+    def resize(self, buffer_pages: int) -> None:
+        """Use this many pages of the ring from now on, and no more than at first; while idle."""
+        assert self.in_flight == 0, "reads are under way"
+        assert buffer_pages * self.ring.page_bytes <= len(self._region.bytes)
+        self.ring.ring_pages, self.ring.write, self.ring.used = buffer_pages, 0, 0
+        self._region.release(self.buffer_bytes)
+
     def error(self) -> StoreError:
         """What went wrong, after a kernel said that a read is broken."""
         ring = self.ring

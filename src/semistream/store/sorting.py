@@ -1,6 +1,7 @@
 """Sorting packed rows outside of memory, by DuckDB.
 
-Rows come and go as (shard, key64, row). DuckDB moves values in blocks of 2048, so long rows would
+Rows come and go as (shard, key64, row); in frequency order they come with their frequency and go
+with their class. DuckDB moves values in blocks of 2048, so long rows would
 need much memory: they go to a file of their own, only their places are sorted, and they are fetched
 in that order. A row of several kilobytes is worth a read of its own; short rows are not.
 """
@@ -20,9 +21,11 @@ import pyarrow as pa
 
 from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
+from semistream.kernels.pages import CLASSES
 from semistream.kernels.rows import fetch_rows
 
 PACKED = pa.schema([("shard", pa.int32()), ("key64", pa.int64()), ("row", pa.large_binary())])
+FREQUENCY = pa.field("frequency", pa.float64())
 BATCH_BYTES = 16 << 20
 """Rows come back in batches of about this size at most."""
 BATCH_ROWS = 65_536
@@ -34,31 +37,63 @@ _PLACES = pa.schema(
 )
 
 
+LEAST_CLASS_ROWS = 64
+"""Rows that the most frequent class has at least, if there are so many."""
+
+_CLASSIFIED = f"""(
+    SELECT *, CAST({CLASSES - 1} - least(
+        floor(log2(rows / rank)), floor(log2(greatest(rows / {LEAST_CLASS_ROWS}, 1))), {CLASSES - 1}
+    ) AS INTEGER) AS class
+    FROM (
+        SELECT *, rank() OVER (PARTITION BY shard ORDER BY total DESC, key64) AS rank
+        FROM (
+            SELECT *,
+                sum(frequency) OVER (PARTITION BY shard, key64) AS total,
+                count(*) OVER (PARTITION BY shard) AS rows
+            FROM packed
+        )
+    )
+)"""
+"""Rows with their class: by its total frequency a key is in the less frequent half of its shard,
+in that of the other half, and so on. All rows of a key have one total, so they stay together."""
+
+
 def sort_rows(
-    batches: Iterator[pa.RecordBatch], scratch: Path, memory_bytes: int, *, by_row: bool
+    batches: Iterator[pa.RecordBatch],
+    scratch: Path,
+    memory_bytes: int,
+    *,
+    by_row: bool,
+    by_frequency: bool = False,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Batches of `PACKED` in the order (shard, key64), and then by row if that is asked for.
 
-    Errors of `batches` come through as they are. `scratch` is a directory for what does not fit
-    into memory.
+    With `by_frequency` batches come with that column and go with a column `class`, in the order
+    (shard, class, key64). Errors of `batches` come through as they are. `scratch` is a directory
+    for what does not fit into memory.
     """
     source = _Watched(batches)
     rows = iter(source)
+    more = [FREQUENCY] if by_frequency else []
     try:
         first = next(rows, None)
         if first is None:
             return
         row_bytes = first.nbytes / first.num_rows
         if row_bytes < LONG_ROW_BYTES:
-            order = "shard, key64, row" if by_row else "shard, key64"
+            query = _query(PACKED, "row" if by_row else "", by_frequency)
             batch_rows = rows_within(BATCH_BYTES, BATCH_ROWS, first)
-            reader = pa.RecordBatchReader.from_batches(PACKED, chain([first], rows))
-            yield from _in_order(reader, order, batch_rows, scratch, memory_bytes)
+            reader = pa.RecordBatchReader.from_batches(
+                pa.schema([*PACKED, *more]), chain([first], rows)
+            )
+            yield from in_order(reader, query, batch_rows, scratch, memory_bytes)
             return
         with closing(_RowFile(scratch / "rows")) as file:
-            reader = pa.RecordBatchReader.from_batches(_PLACES, file.keep(chain([first], rows)))
-            order = "shard, key64, place"
-            for batch in _in_order(reader, order, BATCH_ROWS, scratch, memory_bytes):
+            reader = pa.RecordBatchReader.from_batches(
+                pa.schema([*_PLACES, *more]), file.keep(chain([first], rows))
+            )
+            query = _query(_PLACES, "place", by_frequency)
+            for batch in in_order(reader, query, BATCH_ROWS, scratch, memory_bytes):
                 yield from file.fetch(batch)
     except (duckdb.Error, pa.ArrowException) as error:
         if source.error is not None:
@@ -70,6 +105,13 @@ def sort_rows(
                 hint='give the build more, for example memory="2GB"',
             ) from error
         raise
+
+
+def _query(wanted: pa.Schema, last: str, by_frequency: bool) -> str:
+    classes = ["class"] if by_frequency else []
+    rows = _CLASSIFIED if by_frequency else "packed"
+    order = ["shard", *classes, "key64", *([last] if last else [])]
+    return f"SELECT {', '.join([*wanted.names, *classes])} FROM {rows} ORDER BY {', '.join(order)}"
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -87,9 +129,10 @@ def rows_within(size_bytes: int, most: int, sample: pa.RecordBatch) -> int:
     return int(min(max(size_bytes / max(row_bytes, 1), 1), most))
 
 
-def _in_order(
-    reader: pa.RecordBatchReader, order: str, batch_rows: int, scratch: Path, memory_bytes: int
+def in_order(
+    reader: pa.RecordBatchReader, query: str, batch_rows: int, scratch: Path, memory_bytes: int
 ) -> Iterator[pa.RecordBatch]:
+    """What a query makes of the reader's rows, which it calls `packed`."""
     config: dict[str, str | bool | int | float | list[str]] = {
         # DuckDB keeps to its limit for sorting but not for what passes through it: leave a share
         # to the batches on their way in and out.
@@ -103,7 +146,6 @@ def _in_order(
         # Ours is the progress that is shown; DuckDB would draw its own on standard output.
         connection.execute("SET enable_progress_bar = false")
         connection.register("packed", reader)
-        query = f"SELECT * FROM packed ORDER BY {order}"
         yield from connection.sql(query).to_arrow_reader(batch_rows)
 
 
@@ -132,7 +174,7 @@ class _RowFile:
         self._end = 0
 
     def keep(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows; what is left of them is `_PLACES`."""
+        """Write the rows; what is left of them is `_PLACES`, and further columns as they are."""
         for batch in batches:
             row = batch.column("row")
             starts = np.frombuffer(row.buffers()[1], np.int64, len(row) + 1, row.offset * 8)
@@ -142,7 +184,9 @@ class _RowFile:
             places = pa.array(starts[:-1] - starts[0] + self._end)
             self._end += int(starts[-1] - starts[0])
             columns = [batch.column("shard"), batch.column("key64"), places]
-            yield pa.RecordBatch.from_arrays([*columns, pa.array(np.diff(starts))], schema=_PLACES)
+            columns += [pa.array(np.diff(starts)), *batch.columns[len(PACKED) :]]
+            more = list(batch.schema)[len(PACKED) :]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([*_PLACES, *more]))
 
     def fetch(self, places: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows at these places, in batches of about `BATCH_BYTES`."""
@@ -161,7 +205,9 @@ class _RowFile:
             row = pa.Array.from_buffers(pa.large_binary(), end - done, buffers)
             part = places.slice(done, end - done)
             columns = [part.column("shard"), part.column("key64"), row]
-            yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
+            columns += part.columns[len(_PLACES) :]
+            more = list(part.schema)[len(_PLACES) :]
+            yield pa.RecordBatch.from_arrays(columns, schema=pa.schema([*PACKED, *more]))
             done = end
 
     def close(self) -> None:

@@ -16,13 +16,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
-from semistream.core.errors import OptionError, StoreError
+from semistream.core.errors import OptionError, StoreError, unknown_name
 from semistream.kernels.hashing import checksum
 from semistream.kernels.jit import read_only
-from semistream.kernels.pages import PAGE_KEYS, count_keys, fill_pages, shards_of
+from semistream.kernels.pages import CLASSES, PAGE_KEYS, count_keys, fill_pages, shards_of
 from semistream.kernels.rows import pack_records, packed_size
+from semistream.store.classes import ClassWriter
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
 from semistream.store.manifest import (
@@ -32,7 +34,7 @@ from semistream.store.manifest import (
     sync_directory,
     write_manifest,
 )
-from semistream.store.sorting import BATCH_BYTES, PACKED, rows_within
+from semistream.store.sorting import BATCH_BYTES, FREQUENCY, PACKED, rows_within
 
 DEFAULT_PAGE_BYTES = 8192
 LARGEST_PAGE_BYTES = 1 << 30
@@ -47,7 +49,8 @@ VERSION = "v1"
 class BuildPlan:
     """What is built, the same for all who take part. It can be pickled.
 
-    `page_bytes` is None while the longest row decides.
+    `page_bytes` is None while the longest row decides. `frequency` is the column by which rows are
+    classified, None for key order.
     """
 
     schema: pa.Schema
@@ -56,6 +59,7 @@ class BuildPlan:
     shards: int
     fill: float
     hash_bits: int
+    frequency: str | None = None
 
     @classmethod
     def of(
@@ -67,6 +71,7 @@ class BuildPlan:
         shards: int,
         fill: float,
         hash_bits: int,
+        frequency: str | None = None,
     ) -> BuildPlan:
         """The plan that a caller's options describe, checked."""
         if not 1 <= shards <= MOST_SHARDS:
@@ -81,7 +86,9 @@ class BuildPlan:
             )
         columns = (key,) if isinstance(key, str) else tuple(key)
         page_bytes = None if page_size is None else _page_bytes(page_size)
-        plan = cls(schema, columns, page_bytes, shards, fill, hash_bits)
+        if frequency is not None:
+            _check_frequency(schema, frequency)
+        plan = cls(schema, columns, page_bytes, shards, fill, hash_bits, frequency)
         assert plan.layout is not None  # so that what cannot be stored is an error now
         return plan
 
@@ -153,6 +160,8 @@ class BuildPlan:
         )
         arrays = [pa.array(shard), pa.array(keys.key64), row]
         packed = pa.RecordBatch.from_arrays(arrays, schema=PACKED)
+        if self.frequency is not None:
+            packed = packed.append_column(FREQUENCY, _frequencies(batch.column(self.frequency)))
         lengths = np.diff(starts)
         if keys.nulls:
             kept = keys.valid.astype(bool)
@@ -168,6 +177,24 @@ class Packed:
     rows: pa.RecordBatch
     null_keys: int
     longest_row: int
+
+
+def _check_frequency(schema: pa.Schema, name: str) -> None:
+    if name not in schema.names:
+        raise unknown_name("column for frequency=", name, schema.names)
+    type_ = schema.field(name).type
+    kinds = pa.types
+    if not (kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_decimal(type_)):
+        raise OptionError(
+            f"frequency={name!r} is a column of {type_}, not of numbers",
+            hint="name a column that counts how often a row is asked for",
+        )
+
+
+def _frequencies(column: pa.Array) -> pa.Array:
+    """A column as floats; what is no number counts as 0."""
+    floats = column.cast(pa.float64(), safe=False)
+    return pc.if_else(pc.fill_null(pc.is_finite(floats), False), floats, 0.0)
 
 
 def _page_bytes(page_size: type_of_size) -> int:
@@ -204,7 +231,10 @@ def ordered_batch(
 
 @dataclass(frozen=True)
 class WrittenShard:
-    """What a page file holds: counts, and its part of the index."""
+    """What a page file holds: counts, and its part of the index.
+
+    In frequency order `class_ends` says after how many pages each class ends.
+    """
 
     pages: int
     rows: int
@@ -213,6 +243,7 @@ class WrittenShard:
     most_rows_per_page: int
     firsts: npt.NDArray[np.int64]
     continued: npt.NDArray[np.uint8]
+    class_ends: tuple[int, ...] = ()
 
 
 def shard_name(shard: int) -> str:
@@ -221,11 +252,16 @@ def shard_name(shard: int) -> str:
 
 
 def write_shards(
-    batches: Iterable[pa.RecordBatch], directory: Path, plan: BuildPlan, page_bytes: int
+    batches: Iterable[pa.RecordBatch],
+    directory: Path,
+    plan: BuildPlan,
+    page_bytes: int,
+    classes: ClassWriter | None = None,
 ) -> Iterator[tuple[int, WrittenShard]]:
     """Write rows that come in the order (shard, key64) to one file a shard; each when it is done.
 
-    Shards without rows are left out.
+    Shards without rows are left out. With `classes` rows come in the order (shard, class, key64),
+    and it is told the class of every key.
     """
     number, writer = -1, None
     try:
@@ -237,7 +273,7 @@ def write_shards(
                     if writer is not None:
                         yield number, writer.finish()
                     number = int(shard[begin])
-                    writer = ShardWriter(directory / shard_name(number), plan, page_bytes)
+                    writer = ShardWriter(directory / shard_name(number), plan, page_bytes, classes)
                 end = int(np.searchsorted(shard, number, side="right"))
                 writer.write(batch.slice(begin, end - begin))
                 begin = end
@@ -249,9 +285,13 @@ def write_shards(
 
 
 class ShardWriter:
-    """Cuts the sorted rows of one shard into pages."""
+    """Cuts the sorted rows of one shard into pages; a class of frequency begins with a new page."""
 
-    def __init__(self, path: Path, plan: BuildPlan, page_bytes: int) -> None:
+    def __init__(
+        self, path: Path, plan: BuildPlan, page_bytes: int, classes: ClassWriter | None = None
+    ) -> None:
+        self.classes = classes
+        self._class_ends: list[int] = []
         self.layout = plan.layout
         self.fill = plan.fill
         self.page_bytes = page_bytes
@@ -266,7 +306,31 @@ class ShardWriter:
         self._most_rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write rows that follow, in the order of key64, those written before."""
+        """Write rows that follow, in the order (class, key64), those written before."""
+        if self.classes is None:
+            self._write(batch)
+            return
+        class_ = batch.column("class").to_numpy()
+        while batch.num_rows:
+            while len(self._class_ends) < class_[0]:
+                self._end_class()
+            end = int(np.searchsorted(class_, class_[0], side="right"))
+            part = batch.slice(0, end)
+            keys = part.column("key64").to_numpy()
+            begins = np.diff(keys, prepend=keys[0]) != 0
+            begins[0] = self._tally[4] == 0 or self._tally[3] != keys[0]
+            self.classes.add(keys[begins], int(class_[0]))
+            self._write(part)
+            batch, class_ = batch.slice(end), class_[end:]
+
+    def _end_class(self) -> None:
+        self._cut(final=True)
+        self._left = None
+        self._carry[:] = 0
+        self._tally[4] = 0
+        self._class_ends.append(self._pages)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
         self._rows += batch.num_rows
         count_keys(read_only(batch.column("key64").to_numpy()), self._tally)
         self._left = batch if self._left is None else _joined(self._left, batch)
@@ -327,6 +391,8 @@ class ShardWriter:
         """Write what is left, make it survive a crash, and say what was written."""
         assert self._file is not None
         self._cut(final=True)
+        while self.classes is not None and len(self._class_ends) < CLASSES:
+            self._end_class()
         os.fsync(self._file)
         self.close()
         return WrittenShard(
@@ -337,6 +403,7 @@ class ShardWriter:
             most_rows_per_page=self._most_rows,
             firsts=np.concatenate([np.empty(0, np.int64), *self._firsts]),
             continued=np.concatenate([np.empty(0, np.uint8), *self._continued]),
+            class_ends=tuple(self._class_ends),
         )
 
     def close(self) -> None:
@@ -354,6 +421,7 @@ def publish(
     *,
     null_keys: int,
     rejected_rows: int,
+    classes: ClassWriter | None = None,
 ) -> None:
     """Write the index and the manifest of shards whose files lie in the version's directory.
 
@@ -362,10 +430,17 @@ def publish(
     version = directory / VERSION
     for shard in range(plan.shards):
         if shard not in written:
-            written[shard] = ShardWriter(version / shard_name(shard), plan, page_bytes).finish()
+            path = version / shard_name(shard)
+            written[shard] = ShardWriter(path, plan, page_bytes, classes).finish()
     shards = [written[shard] for shard in range(plan.shards)]
     longest_run = max(shard.longest_run for shard in shards)
     parts = [shard.firsts.tobytes() for shard in shards]
+    class_parts = 0
+    if classes is not None:
+        starts = np.cumsum([0, *(shard.pages for shard in shards)])
+        ends = [start + np.array(s.class_ends) for start, s in zip(starts, shards, strict=False)]
+        function, class_parts = classes.finish()
+        parts += [np.concatenate([[0], *ends]).astype(np.int64).tobytes(), function.tobytes()]
     if longest_run > 1:
         parts += [shard.continued.tobytes() for shard in shards]
     index = b"".join(parts)
@@ -394,6 +469,8 @@ def publish(
         most_rows_per_page=max(shard.most_rows_per_page for shard in shards),
         null_keys=null_keys,
         rejected_rows=rejected_rows,
+        frequency=plan.frequency or "",
+        class_parts=class_parts,
     )
     write_manifest(directory, manifest)
 

@@ -10,7 +10,7 @@ import click
 
 from semistream.bench import results
 from semistream.bench.core import CoreOptions, CoreResult, run_core
-from semistream.bench.masters import default_workdir, master_path
+from semistream.bench.masters import LAYOUTS, default_workdir, master_path
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers
 from semistream.core.budget import format_bytes
@@ -45,6 +45,13 @@ from semistream.store.file import IO_MODES
     help="Joins to run.",
 )
 @click.option(
+    "--layout",
+    type=click.Choice(LAYOUTS),
+    default="key",
+    show_default=True,
+    help="Order of the master's rows: by key, or those first that sell most.",
+)
+@click.option(
     "--io", type=click.Choice(IO_MODES), default="direct", show_default=True, help="Way of reading."
 )
 @click.option("--stream-rows", type=int, help="Rows of the stream before it repeats.")
@@ -71,6 +78,7 @@ def run_core_command(
     memory: tuple[str, ...],
     skew: tuple[float, ...],
     joins: tuple[str, ...],
+    layout: str,
     io: str,
     stream_rows: int | None,
     seconds: float | None,
@@ -90,6 +98,7 @@ def run_core_command(
         memories=memory,
         skews=skew,
         joins=tuple(JOINS) if joins == ("all",) else joins,
+        layout=layout,
         io=io,
         stream_rows=stream_rows,
         seconds=seconds,
@@ -107,7 +116,8 @@ def run_core_command(
             render.note(f"        {render.count(result.rows_per_s)} rows/s{_doubt(result)}")
     finally:
         if not keep:
-            shutil.rmtree(master_path(folder, rows, seed=0), ignore_errors=True)
+            path = master_path(folder, rows, seed=0, sold_by=options.sold_by)
+            shutil.rmtree(path, ignore_errors=True)
     plain = [result.to_dict() for result in done]
     if out is not None:
         parameters = {
@@ -115,6 +125,7 @@ def run_core_command(
             "memory": list(memory),
             "skew": list(skew),
             "joins": list(options.joins),
+            "layout": layout,
             "io": io,
             "stream_rows": options.preloaded_rows,
             "seconds": options.cell_s,

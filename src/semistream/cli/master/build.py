@@ -26,6 +26,7 @@ from semistream.store.file import open_master
 @click.option("--page-size", help="Bytes of a page, a multiple of 4096. [default: 8192 or more]")
 @click.option("--shards", type=int, default=1, show_default=True, help="Number of page files.")
 @click.option("--fill", type=float, default=1.0, show_default=True, help="Share of a page to fill.")
+@click.option("--frequency", metavar="COLUMN", help="Put rows first that this column says most of.")
 @click.option("--memory", default="1GB", show_default=True, help="Memory of the sort.")
 @click.option(
     "--rejects",
@@ -40,6 +41,7 @@ def build(
     page_size: str | None,
     shards: int,
     fill: float,
+    frequency: str | None,
     memory: str,
     rejects: Path | None,
     as_json: bool,
@@ -55,6 +57,7 @@ def build(
         page_size=page_size,
         shards=shards,
         fill=fill,
+        frequency=frequency,
         memory=memory,
         rejects=rejects,
     )

@@ -22,6 +22,7 @@ def described(master: FileMaster) -> dict[str, Any]:
         "version": manifest.version,
         "key": list(manifest.key),
         "key64": "the key itself" if master.spec.is_number else "hash of the key",
+        "frequency": manifest.frequency or None,
         "rows": manifest.rows,
         "keys": manifest.keys,
         "most_rows_per_key": manifest.longest_run,
@@ -53,8 +54,11 @@ def show(facts: dict[str, Any]) -> None:
     if facts["rejected_rows"]:
         left_out.append(f"{facts['rejected_rows']:,} rows that did not parse")
     shards = facts["shards"]
+    order = f"ordered by {facts['key64']}"
+    if facts["frequency"]:
+        order = f"ordered by classes of {facts['frequency']}, then by {facts['key64']}"
     pairs = [
-        ("key", f"{', '.join(facts['key'])} (ordered by {facts['key64']})"),
+        ("key", f"{', '.join(facts['key'])} ({order})"),
         ("rows", f"{facts['rows']:,}"),
         ("keys", f"{facts['keys']:,}, at most {facts['most_rows_per_key']:,} rows each"),
         ("left out", ", ".join(left_out) or "none"),
