@@ -39,31 +39,27 @@ def test_the_archive_has_the_package_and_its_kernels(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_a_worker_dies_in_the_middle_of_a_stream(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable}
     with SparkCluster(workers=2) as cluster, (tmp_path / "driver.log").open("wb") as log:
-        driver = subprocess.Popen(
-            [sys.executable, str(DRIVER), cluster.url, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env={**os.environ, "PYTHONPATH": str(SOURCE), "PYSPARK_PYTHON": sys.executable},
-        )
-        try:
-            lines = told(driver)
-            imported = next(lines)["imported"]
-            assert len(imported) == 2, imported
-            for one in imported:
-                directory, file = one.split(" ")
-                assert file.startswith(f"{directory}/semistream-package/"), one
-                assert directory.startswith(str(cluster.folder)), one
-            before: list[dict[str, Any]] = []
-            while len(before) < 4:
-                before.append(next(lines))
-            assert before[-1]["executors"] == 2
-            cluster.kill_worker(0)
-            after = list(lines)
-            assert driver.wait(60) == 0, (tmp_path / "driver.log").read_text()[-4000:]
-        finally:
-            driver.kill()
-            driver.wait()
+        command = [sys.executable, str(DRIVER), cluster.url, str(tmp_path)]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, env=environment
+        ) as driver:
+            try:
+                lines = told(driver)
+                imported = next(lines)["imported"]
+                assert len(imported) == 2, imported
+                for one in imported:
+                    directory, file = one.split(" ")
+                    assert file.startswith(f"{directory}/semistream-package/"), one
+                    assert directory.startswith(str(cluster.folder)), one
+                before = [next(lines) for _ in range(4)]
+                assert before[-1]["executors"] == 2
+                cluster.kill_worker(0)
+                after = list(lines)
+                assert driver.wait(60) == 0, (tmp_path / "driver.log").read_text()[-4000:]
+            finally:
+                driver.kill()
     assert after[-1] == {"done": cluster_driver.ROWS}
     assert after[-2]["executors"] == 1
     assert len(after) > 3, "the stream was over before the worker died"
