@@ -69,8 +69,8 @@ def sort_rows(
     """Batches of `PACKED` in the order (shard, key64), and then by row if that is asked for.
 
     With `by_frequency` batches come with that column and go with a column `class`, in the order
-    (shard, class, key64). Errors of `batches` come through as they are. `scratch` is a directory for
-    what does not fit into memory.
+    (shard, class, key64). Errors of `batches` come through as they are. `scratch` is a directory
+    for what does not fit into memory.
     """
     source = _Watched(batches)
     rows = iter(source)
