@@ -15,7 +15,7 @@ from semistream.core.errors import StoreError
 from semistream.core.progress import Report
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
-from semistream.store.manifest import FORMAT
+from semistream.store.manifest import FORMAT, read_manifest
 from semistream.workloads import permute, product_rows, products
 from semistream.workloads.permutation import unpermute
 
@@ -101,7 +101,8 @@ def _with_demand(source: pa.RecordBatchReader, rows: int, sold_by: int) -> pa.Re
 def _is_sound(path: Path, rows: int, schema: pa.Schema) -> bool:
     """Whether a complete master lies there that this release can read."""
     try:
-        with open_master(path) as master:
+        # By its version, as Spark's tasks do: early builds of this format cannot be opened so.
+        with open_master(path, version=read_manifest(path).version) as master:
             if master.rows != rows or not master.schema.equals(schema):
                 return False
             if master.manifest.record_bytes != master.layout.record_bytes:
