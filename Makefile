@@ -25,7 +25,7 @@ demo: install ## Join a stream with a master table and show what happened
 	$(VENV)/bin/semistream demo
 
 test: install ## Run the tests
-	$(VENV)/bin/pytest $(ARGS)
+	$(VENV)/bin/pytest --numprocesses=2 --dist=loadgroup $(ARGS)
 
 check: lint test ## Everything that continuous integration runs
 

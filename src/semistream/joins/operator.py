@@ -64,6 +64,8 @@ class Operator(SemiStreamJoin):
             keep_matched=how == "semi",
             latency=self._latency,
             page=layout.fields(binding.columns),
+            # Without a cache rows that pass through are noted beside records of pages.
+            cached=layout.fields(binding.columns),
             nothing=no_fields(layout),
             row_key=binding.key_fields(binding.layout),
             page_key=binding.key_fields(layout),

@@ -19,7 +19,7 @@ from semistream.kernels.admission import FIXED
 from semistream.kernels.frames import FRAMES
 from semistream.kernels.loading import load_pages
 from semistream.kernels.matching import FULL, IDLE
-from semistream.kernels.queue import withdraw
+from semistream.kernels.queue import begin_reading, end_reading
 from semistream.kernels.struct import Struct
 
 FEWEST_PARTITIONS = 16
@@ -174,9 +174,10 @@ class ProbingJoin(QueuedJoin):
             if status == IDLE:
                 break
             piece = self._under_way.popleft()
-            withdraw(self.waiting.state.kernel, piece.first, piece.pages)
             if piece.is_last:
-                self.loaded(piece.run_first, piece.first + piece.pages - piece.run_first)
+                pages = piece.first + piece.pages - piece.run_first
+                end_reading(self.waiting.state.kernel, piece.run_first, pages)
+                self.loaded(piece.run_first, pages)
                 loads += 1
                 self._probed = 0
         if not self._under_way:
@@ -198,11 +199,13 @@ class ProbingJoin(QueuedJoin):
         most = (2 * self._loads * self._pieces - len(self._under_way)) // self._pieces
         if most < 1:
             return
+        groups = self.choose(most)
+        begin_reading(self.waiting.state.kernel, groups)
         pieces = [
             _Piece(
                 at, min(self._piece, first + count - at), first, at + self._piece >= first + count
             )
-            for first, count in self.runs_for(self.choose(most), self._longest).tolist()
+            for first, count in self.runs_for(groups, self._longest).tolist()
             for at in range(first, first + count, self._piece)
         ]
         self._under_way.extend(pieces)
@@ -211,14 +214,15 @@ class ProbingJoin(QueuedJoin):
     # What is held of the master.
 
     def hottest_runs(self, pages: int) -> npt.NDArray[np.int64]:
-        """Runs over the first pages of every shard, as many as its share of `pages`."""
+        """Runs over the first pages of every shard, as many as its share of `pages`; those that
+        come first in their shard come first, since what is held last may find no room."""
         longest = max(self._buffer_pages // 4, 1)
-        runs: list[tuple[int, int]] = []
+        runs: list[tuple[int, int, int]] = []
         for first, end in self.master.shard_ranges():
             share = min(-(-pages * (end - first) // max(self.master.pages, 1)), end - first)
-            stop = first + share
-            runs += [(at, min(longest, stop - at)) for at in range(first, stop, longest)]
-        return np.array(runs, np.int64).reshape(-1, 2)
+            steps = range(0, share, longest)
+            runs += [(at, first + at, min(longest, share - at)) for at in steps]
+        return np.array([run[1:] for run in sorted(runs)], np.int64).reshape(-1, 2)
 
     def load(self, runs: npt.NDArray[np.int64], frames: Struct | None = None) -> None:
         """Read pages to stay in memory: whole in `frames`, else their rows in the cache."""

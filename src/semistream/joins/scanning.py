@@ -100,6 +100,7 @@ class ScanJoin(Operator):
         self.chunk_bytes = parse_bytes(chunk, what="chunk")
         self._held = HeldResults() if ordered else None
         self._next = 0
+        self.watch = Struct(WATCH)  # no keys, unless the algorithm watches some
         numbered = binding.numbered(ORDER) if ordered else binding
         super().__init__(master, numbered, budget, **options)
         self.output_schema = binding.output_schema
@@ -224,9 +225,8 @@ class ScanJoin(Operator):
         self.budget.set("waiting rows", self.waiting.size_bytes + self._ring_bytes)
 
     def allocate_more(self, blob_bytes: float) -> None:
-        """Make the subclass's own parts; here a cache without room, and no keys to watch."""
+        """Make the subclass's own parts; here a cache without room."""
         self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
-        self.watch = Struct(WATCH)
 
     @property
     def rows_waiting(self) -> int:

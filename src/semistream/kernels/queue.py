@@ -24,8 +24,9 @@ from semistream.kernels.struct import struct_type
 _I64 = npt.NDArray[np.int64]
 _I32 = npt.NDArray[np.int32]
 
-ABSENT = -2
-"""What a group that is not in the queue has in place of its older neighbour."""
+ABSENT, UNDER_WAY = -2, -3
+"""What a group that is not in the queue has in place of its older neighbour. One that is being read
+does not enter it: its rows, also those that come meanwhile, are served by that."""
 
 ARRIVALS = struct_type("groups capacity length every passed emptied")
 """Arrivals: `groups` (32-bit) lists the group of every `every`-th waiting row, `passed` counts the
@@ -54,7 +55,7 @@ def dequeue(waiting: Any, group: int) -> None:
     """Take a group out of the queue, wherever it is."""
     entry = waiting.queue + 8 * group
     older, newer = np.int64(load_i32(entry)), np.int64(load_i32(entry + 4))
-    if older == ABSENT:
+    if older < -1:
         return
     if older >= 0:
         store_i32(waiting.queue + 8 * older + 4, np.int32(newer))
@@ -101,6 +102,28 @@ def take_oldest(waiting: Any, out: _I64) -> int:
             out[count] = group
             count += 1
     return count
+
+
+@kernel
+def begin_reading(waiting: Any, groups: _I64) -> None:
+    """Groups that were taken out of the queue are being read from now on."""
+    for i in range(groups.size):
+        store_i32(waiting.queue + 8 * groups[i], np.int32(UNDER_WAY))
+
+
+@kernel
+def end_reading(waiting: Any, first: int, count: int) -> None:
+    """The groups of `count` buckets from `first` on have been read.
+
+    Rows that came too late for it wait on, with their group at the young end of the queue.
+    """
+    for group in range(first // waiting.span, (first + count - 1) // waiting.span + 1):
+        if load_i32(waiting.queue + 8 * group) == UNDER_WAY:
+            store_i32(waiting.queue + 8 * group, np.int32(ABSENT))
+            if has_rows(waiting, group):
+                enqueue(waiting, group * waiting.span)
+        elif not has_rows(waiting, group):
+            dequeue(waiting, group)
 
 
 @kernel
@@ -180,7 +203,7 @@ def take_at(waiting: Any, arrivals: Any, fraction: float) -> int:
         if not _is_waiting(arrivals, entry):
             continue
         group = np.int64(load_i32(arrivals.groups + 4 * entry))
-        if wanted <= 0 and load_i32(waiting.queue + 8 * group) != ABSENT:
+        if wanted <= 0 and load_i32(waiting.queue + 8 * group) >= -1:
             dequeue(waiting, group)
             return group
         wanted -= 1

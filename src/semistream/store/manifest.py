@@ -30,7 +30,7 @@ import pyarrow as pa
 from semistream.core.errors import StoreError
 from semistream.kernels.hashing import checksum
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "MANIFEST.json"
 
 
