@@ -256,3 +256,17 @@ def test_run_checks_reports_and_stops_at_a_failure(
     with pytest.raises(AssertionError) as caught:
         run_checks("inlj", workspace=workspace)
     assert "inlj failed check_bad: Never passes." in caught.value.__notes__
+
+
+def test_rows_without_a_page_pass_in_any_number(tmp_path: Path) -> None:
+    """More of them than are noted before results are written."""
+    build_master(tmp_path / "m", pa.table({"id": range(100), "v": range(100)}), "id")
+    keys = [-1 - i for i in range(700)]
+    stream = pa.table({"id": keys, "n": range(700)})
+    for algorithm in list_joins():
+        result = join(
+            stream, tmp_path / "m", "id", how="left", algorithm=algorithm, memory="1MB"
+        ).read_all()
+        assert sorted(result["id"].to_pylist()) == sorted(keys), algorithm
+        assert sorted(result["n"].to_pylist()) == list(range(700)), algorithm
+        assert result["v"].null_count == 700, algorithm

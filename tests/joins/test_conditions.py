@@ -193,7 +193,7 @@ def test_condition_beside_a_key(
     condition = ss.compare("weight", "<", "limit") & ss.compare("name", "!=", "label")
     where = "s.id = m.k AND s.weight < m.limit AND s.name <> m.label"
     columns = [name for name in master_table().column_names if name != "k"]
-    table = joined(master, join, "300kB", on={"id": "k"}, condition=condition, how=how)
+    table = joined(master, join, "400kB", on={"id": "k"}, condition=condition, how=how)
     assert repr(rows_of(table)) == repr(expected(database, where, how, columns))
 
 
@@ -204,11 +204,11 @@ def test_condition_beside_a_hashed_key(
     condition = ss.compare("price", ">", "low") & ss.compare("name", "<=", "label")
     where = "s.name = m.label AND s.price > m.low AND s.name <= m.label"
     columns = [name for name in master_table().column_names if name != "label"]
-    table = joined(hashed, "meshjoin", "300kB", on={"name": "label"}, condition=condition, how=how)
+    table = joined(hashed, "meshjoin", "400kB", on={"name": "label"}, condition=condition, how=how)
     assert repr(rows_of(table)) == repr(expected(database, where, how, columns, "h"))
 
 
-@pytest.mark.parametrize("memory", ["least", 300_000, "1MB"])
+@pytest.mark.parametrize("memory", ["least", 400_000, "1MB"])
 @pytest.mark.parametrize("join", TAKERS)
 def test_any_memory_and_moves(
     join: str, memory: Any, master: Path, database: duckdb.DuckDBPyConnection

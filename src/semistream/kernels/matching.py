@@ -289,9 +289,9 @@ def take_in(
         else:
             # Rows are packed together, before anything reads them.
             store_i64(match.targets + 8 * (i - packed), row)
-            if i + 1 - packed == WORK_ROWS or (
-                hit and (out.rows - out.written == PAIRS or has_more(cache, place))
-            ):
+            full = i + 1 - packed == WORK_ROWS
+            writes = not waits and out.rows - out.written == PAIRS
+            if full or writes or (hit and has_more(cache, place)):
                 pack_rows(columns, first + packed, i + 1 - packed, match.targets)
                 packed = i + 1
         if waits:
