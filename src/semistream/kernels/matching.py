@@ -70,6 +70,7 @@ from semistream.kernels.rows import (
     emit,
     has_room,
     keep_staged,
+    nowhere,
     pack_blob,
     pack_row,
     pack_rows,
@@ -290,7 +291,7 @@ def take_in(
             # Rows are packed together, before anything reads them.
             store_i64(match.targets + 8 * (i - packed), row)
             if i + 1 - packed == WORK_ROWS or (
-                hit and (out.rows - out.written == PAIRS or has_more(cache, place))
+                not waits and (out.rows - out.written == PAIRS or (hit and has_more(cache, place)))
             ):
                 pack_rows(columns, first + packed, i + 1 - packed, match.targets)
                 packed = i + 1
@@ -316,6 +317,9 @@ def take_in(
             emit_unmatched(match, out, match.cached, row, scratch)
         if out.rows > before:
             keep_staged(out)
+        elif not strings and packed <= i:
+            # Its place is the next row's: packed there as well, it would leave its nulls to that.
+            store_i64(match.targets + 8 * (i - packed), nowhere(out))
         if hit:
             count_hit(cache, place)
             match.hits += 1
