@@ -70,6 +70,7 @@ from semistream.kernels.rows import (
     emit,
     has_room,
     keep_staged,
+    nowhere,
     pack_blob,
     pack_row,
     pack_rows,
@@ -316,6 +317,9 @@ def take_in(
             emit_unmatched(match, out, match.cached, row, scratch)
         if out.rows > before:
             keep_staged(out)
+        elif not strings and packed <= i:
+            # Its place is the next row's: packed there as well, it would leave its nulls to that.
+            store_i64(match.targets + 8 * (i - packed), nowhere(out))
         if hit:
             count_hit(cache, place)
             match.hits += 1

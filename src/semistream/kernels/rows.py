@@ -313,6 +313,12 @@ def keep_staged(out: Any) -> None:
 
 
 @inlined
+def nowhere(out: Any) -> int:
+    """A place behind the staged rows, for a row that nothing was emitted with."""
+    return out.staged + STAGED * out.stream.record_bytes
+
+
+@inlined
 def has_room(out: Any, rows: int, heap_bytes: int) -> bool:
     """Whether that many rows and bytes can still be appended."""
     return out.rows + rows <= out.room and out.heap_used + heap_bytes <= out.heap_room
