@@ -21,7 +21,7 @@ install: ## Set up .venv, a Java runtime where missing, and the compiled kernels
 java: ## Look for a Java runtime and install one where that is possible
 	@scripts/setup.sh java
 
-demo: install ## Join a stream with a master table and show what happened
+demo: install ## Run the whole pipeline on Spark for 30 seconds and verify it
 	$(VENV)/bin/semistream demo
 
 test: install ## Run the tests
