@@ -37,7 +37,8 @@ def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_core_with_every_join(run: Run, workdir: Path) -> None:
-    options = ["--memory", "20%,40%", "--skew", "0,1", "--io", "buffered", "--workdir", workdir]
+    grid = ["--memory", "20%,40%", "--skew", "0,1", "--joins", "all"]
+    options = [*grid, "--io", "buffered", "--workdir", workdir]
     ended = run(*SMALL, *options, "--json")
     assert ended.code == 0
     cells = ended.json

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from semistream.bench import results
-from semistream.bench.core import CoreOptions, CoreResult, run_core
+from semistream.bench.core import CORE_JOINS, CoreOptions, CoreResult, run_core
 from semistream.bench.masters import LAYOUTS, default_workdir, master_path
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers
@@ -40,9 +40,9 @@ from semistream.store.file import IO_MODES
     "--joins",
     callback=names,
     metavar="NAME[,NAME…]",
-    default="all",
+    default=",".join(CORE_JOINS),
     show_default=True,
-    help="Joins to run.",
+    help="Joins to run, or all.",
 )
 @click.option(
     "--layout",
