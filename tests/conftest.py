@@ -17,7 +17,7 @@ from semistream.testing.postgres import PostgresMissingError, PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONGEST_TEST_S = 240
+LONGEST_TEST_S = 480
 LONGEST_SLOW_TEST_S = 3600
 
 
@@ -50,6 +50,7 @@ def postgres() -> Iterator[PostgresServer]:
     server.stop()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whatever uses the session is marked `spark`.
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.checks import Workspace
 from semistream.checks.workspace import Case
@@ -144,24 +146,31 @@ def test_a_stream_is_drained(spark: SparkSession, workspace: Workspace, tmp_path
     assert did.join.hits > 0, "the cache must outlive a micro-batch"
 
 
-@pytest.mark.parametrize("how", HOWS)
 def test_rows_of_a_stream_wait_and_survive_a_restart(
-    spark: SparkSession, workspace: Workspace, tmp_path: Path, how: str
+    spark: SparkSession, workspace: Workspace, tmp_path: Path
 ) -> None:
     stream = FileStream(spark, tmp_path / "s", SPARSE.stream.schema)
     for start in range(0, 900, 300):
         stream.send(SPARSE.stream.slice(start, 300))
     path = workspace.master(SPARSE)
-    out = enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="1 second")
-    query = stream.start(out, how)
-    assert query.awaitTermination(200)
-    assert stats(query).join.rows_waiting, "some rows must still wait when the first run ends"
-    query = stream.start(out, how, processingTime="0 seconds")
-    until(lambda: stats(query).join.rows_waiting == 0, query)
-    query.processAllAvailable()
-    query.stop()
-    schema = spark_schema(arrow_schema(out.schema))[1]
-    in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
+    outs = {
+        how: enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="15 seconds")
+        for how in HOWS
+    }
+
+    def run(how: str, done: Callable[[StreamingQuery], bool]) -> StreamingQuery:
+        query = stream.start(outs[how], how, processingTime="0 seconds")
+        until(lambda: query.lastProgress is not None and done(query), query)
+        query.stop()
+        return query
+
+    for how in HOWS:
+        first = run(how, lambda query: query.lastProgress["batchId"] >= 2)
+        assert stats(first).join.rows_waiting, "some rows must still wait when the first run ends"
+    for how, out in outs.items():
+        run(how, lambda query: stats(query).join.rows_waiting == 0)
+        schema = spark_schema(arrow_schema(out.schema))[1]
+        in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
 
 
 @pytest.mark.parametrize(
