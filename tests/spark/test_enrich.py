@@ -165,7 +165,7 @@ def test_rows_of_a_stream_wait_and_survive_a_restart(
         return query
 
     for how in HOWS:
-        first = run(how, lambda query: query.lastProgress["batchId"] >= 2)
+        first = run(how, lambda query: stats(query).batch >= 2)
         assert stats(first).join.rows_waiting, "some rows must still wait when the first run ends"
     for how, out in outs.items():
         run(how, lambda query: stats(query).join.rows_waiting == 0)
