@@ -52,17 +52,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses the session is marked `spark`.
-
-    Several processes may share the tests. Those with Spark stay together, in one of them, because a
-    session takes seconds to start; and they come first, because they take longest.
-    """
+    """Whatever uses the session is marked `spark`, to be run in a process of its own."""
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-        if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
-    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
 @pytest.fixture(scope="session")

@@ -31,10 +31,10 @@ def crash(*arguments: str) -> dict[str, Any]:
 
 @pytest.mark.spark
 def test_three_kills() -> None:
-    # Each sink and each mode once, on a source and a core that start fast; all four pairs, more
-    # kills, more tasks and the source in Python are the slow test's.
+    # The pair of sink and mode with most to lose, on a source and a core that start fast; all four
+    # pairs, more kills, more tasks and the source in Python are the slow test's.
     arguments = ["--kills", "3", "--seed", "1", "--source", "files", "--cores", "1"]
-    report = crash(*arguments, "--cases", "files-waiting,postgres-drained")
+    report = crash(*arguments, "--cases", "postgres-waiting")
     assert report["exact"], report
 
 

@@ -146,6 +146,10 @@ def test_a_stream_is_drained(spark: SparkSession, workspace: Workspace, tmp_path
     assert did.join.hits > 0, "the cache must outlive a micro-batch"
 
 
+def _waited(query: StreamingQuery) -> int | None:
+    return stats(query).join.rows_waiting if query.recentProgress else None
+
+
 def test_rows_of_a_stream_wait_and_survive_a_restart(
     spark: SparkSession, workspace: Workspace, tmp_path: Path
 ) -> None:
@@ -160,15 +164,15 @@ def test_rows_of_a_stream_wait_and_survive_a_restart(
 
     def run(how: str, done: Callable[[StreamingQuery], bool]) -> StreamingQuery:
         query = stream.start(outs[how], how, processingTime="0 seconds")
-        until(lambda: query.lastProgress is not None and done(query), query)
+        until(lambda: done(query), query)
         query.stop()
         return query
 
     for how in HOWS:
-        first = run(how, lambda query: stats(query).batch >= 2)
+        first = run(how, lambda query: len(query.recentProgress) > 2)
         assert stats(first).join.rows_waiting, "some rows must still wait when the first run ends"
     for how, out in outs.items():
-        run(how, lambda query: stats(query).join.rows_waiting == 0)
+        run(how, lambda query: _waited(query) == 0)
         schema = spark_schema(arrow_schema(out.schema))[1]
         in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
 

@@ -32,6 +32,9 @@ from semistream.spark.session import local_session
 WINDOW_S = 3.0
 """Rates are those of the micro-batches that ended within this time."""
 
+PATIENCE_S = 30.0
+"""How long a first micro-batch with rows may take to come before time runs without it."""
+
 SHUFFLES = "spark.sql.shuffle.partitions"
 
 
@@ -102,15 +105,18 @@ def watch(
 ) -> float:
     """Show a query until it ends, `stop` is set or the seconds are over; how long it worked, in s.
 
-    They run from the end of the first micro-batch with rows on: in it, kernels are loaded.
+    They run from the end of the first micro-batch with rows on, in which kernels are loaded; where
+    none comes, from half a minute after the start.
     """
+    start_ns = clock.now_ns() + int(PATIENCE_S * 1e9)
     while query.isActive and not stop.is_set():
         batches = worked(recorder)
         now_ns = clock.now_ns()
         if batches:
             live.show(moment(batches, now_ns))
-            if seconds is not None and (now_ns - batches[0].ended_ns) / 1e9 >= seconds:
-                break
+        begun_ns = batches[0].ended_ns if batches else start_ns
+        if seconds is not None and (now_ns - begun_ns) / 1e9 >= seconds:
+            break
         stop.wait(live.every_s)
     if query.isActive:
         query.stop()

@@ -26,7 +26,8 @@ from typing import Any
 
 import pandas as pd
 from pyspark.accumulators import Accumulator
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from semistream.core.errors import OptionError, SchemaError
@@ -148,6 +149,8 @@ class WaitingRoom(StatefulProcessor):
         for frame in rows:
             columns = (frame["bucket"].tolist(), frame["count"].tolist(), frame["data"].tolist())
             for bucket, count, data in zip(*columns, strict=True):
+                if count == 0:
+                    continue  # a heartbeat
                 came.setdefault(bucket, []).append(data)
                 counts[bucket] = counts.get(bucket, 0) + count
         fresh: dict[int, bytes] = {}
@@ -229,9 +232,26 @@ def held_back(
     parts = even_ids(min(tasks, partitions), partitions)
     schema = spark_schema(PACKED)[0]
     packed = df.mapInArrow(Packer(recipe, parts, BUCKETS), schema)
+    packed = packed.unionByName(_heartbeat(df.sparkSession, parts, wait_ms))
     room = WaitingRoom(recipe, accumulator, wait_ms, len(parts))
     return packed.groupBy("part").transformWithStateInPandas(
         room, schema, outputMode="Append", timeMode="ProcessingTime"
+    )
+
+
+def _heartbeat(session: SparkSession, parts: tuple[int, ...], wait_ms: int) -> DataFrame:
+    """A packed value without rows for every part, once a second or as often as rows may wait.
+
+    After a restart Spark runs no micro-batch, and so no timer, before data comes: rows that wait in
+    the checkpoint would wait for it.
+    """
+    beats = session.readStream.format("rate").option("numPartitions", 1)
+    beats = beats.option("rowsPerSecond", max(1, round(1000 / max(wait_ms, 100))))
+    return beats.load().select(
+        F.explode(F.array(*(F.lit(part) for part in parts))).alias("part"),
+        F.lit(0).alias("bucket"),
+        F.lit(0).alias("count"),
+        F.lit(b"").alias("data"),
     )
 
 
