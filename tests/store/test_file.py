@@ -23,6 +23,7 @@ import semistream as ss
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.pages import PAGE_KEYS
 from semistream.store.file import FileMaster
+from semistream.store.manifest import FORMAT
 
 ROWS = 6000
 PAGE = 4096
@@ -198,12 +199,12 @@ def test_a_damaged_manifest_is_found(path: Path) -> None:
         manifest.write_bytes(good[:length])
         with pytest.raises(StoreError, match="is damaged"):
             ss.open_master(path)
-    for other in (b"[]", b"5", b'{"format": 1}', b"\xff\xfe", b"null"):
+    for other in (b"[]", b"5", b'{"format": %d}' % FORMAT, b"\xff\xfe", b"null"):
         manifest.write_bytes(other)
         with pytest.raises(StoreError, match="is damaged"):
             ss.open_master(path)
     manifest.write_bytes(json.dumps({**json.loads(good), "format": 7}).encode())
-    with pytest.raises(StoreError, match=r"store format 7, this release reads 1.*Hint"):
+    with pytest.raises(StoreError, match=rf"store format 7, this release reads {FORMAT}.*Hint"):
         ss.open_master(path)
 
 
