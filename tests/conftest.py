@@ -17,7 +17,7 @@ from semistream.testing.postgres import PostgresMissingError, PostgresServer
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LONGEST_TEST_S = 480
+LONGEST_TEST_S = 240
 LONGEST_SLOW_TEST_S = 3600
 
 

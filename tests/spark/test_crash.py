@@ -30,11 +30,12 @@ def crash(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_three_kills() -> None:
-    # The pair of sink and mode with most to lose, on a source and a core that start fast; all four
-    # pairs, more kills, more tasks and the source in Python are the slow test's.
+@pytest.mark.parametrize("case", ["postgres-waiting", "files-drained"])
+def test_three_kills(case: str) -> None:
+    # Each sink and each mode once, on a source and a core that start fast; all four pairs, more
+    # kills, more tasks and the source in Python are the slow test's.
     arguments = ["--kills", "3", "--seed", "1", "--source", "files", "--cores", "1"]
-    report = crash(*arguments, "--cases", "postgres-waiting")
+    report = crash(*arguments, "--cases", case)
     assert report["exact"], report
 
 

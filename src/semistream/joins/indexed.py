@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -28,7 +30,7 @@ from semistream.kernels.matching import (
     take_in,
 )
 from semistream.kernels.rows import longest_blob
-from semistream.kernels.struct import Struct
+from semistream.kernels.struct import Handle, Struct
 from semistream.store.keys import Keys
 from semistream.store.layout import PackedColumns
 
@@ -188,31 +190,21 @@ class IndexedJoin(Operator):
 
     def join_planned(self) -> int:
         """Read and join the planned runs until all are done or the output is full."""
-        reader = self._reader
-        assert reader is not None
-        assert self._out is not None
-        status = join_runs(
-            self.match.kernel,
-            self._out.out.kernel,
-            self.waiting.state.kernel,
-            self.cache.state.kernel,
-            self.master.index.kernel,
-            reader.ring.kernel,
-            self.frames.kernel,
-            self._runs,
-            self._progress,
-            self.clock.now_ns(),
-        )
-        if status == BROKEN:
-            raise reader.error()
-        return int(status)
+        return self.join_by(join_runs)
 
     def join_one(self) -> int:
         """Read ahead, and join the oldest of the planned runs: MORE when all of it is joined."""
+        return self.join_by(join_next)
+
+    def join_by(self, kernel: Callable[..., int], *more: Handle) -> int:
+        """Call a kernel that reads and joins the planned runs; how it ended, but for failed reads.
+
+        `more` are structs of the algorithm's own, which such a kernel takes behind the frames.
+        """
         reader = self._reader
         assert reader is not None
         assert self._out is not None
-        status = join_next(
+        status = kernel(
             self.match.kernel,
             self._out.out.kernel,
             self.waiting.state.kernel,
@@ -220,6 +212,7 @@ class IndexedJoin(Operator):
             self.master.index.kernel,
             reader.ring.kernel,
             self.frames.kernel,
+            *more,
             self._runs,
             self._progress,
             self.clock.now_ns(),
@@ -228,8 +221,13 @@ class IndexedJoin(Operator):
             raise reader.error()
         return int(status)
 
-    def join_pool(self, pages: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Join waiting rows with pages of the buffer pool; the pages that are not done by that."""
+    def join_pool(
+        self, pages: npt.NDArray[np.int64], frames: Struct | None = None
+    ) -> npt.NDArray[np.int64]:
+        """Join waiting rows with pages in memory; the pages that are not done by that.
+
+        They are those of the buffer pool, or of other `frames`.
+        """
         assert self._out is not None
         left = join_framed(
             self.match.kernel,
@@ -237,7 +235,7 @@ class IndexedJoin(Operator):
             self.waiting.state.kernel,
             self.cache.state.kernel,
             self.master.index.kernel,
-            self.frames.kernel,
+            (frames or self.frames).kernel,
             pages,
             len(pages),
             self.clock.now_ns(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -568,8 +567,11 @@ class ScanJoin(Operator):
         self._rows_in += rows.num_rows
         self._page = self._read_page = snapshot.position["page"]
         self._entered[0] = 0
-        for start, packet in groupby(rows.column(START).to_pylist()):
+        starts = rows.column(START).to_numpy()
+        firsts = np.flatnonzero(np.diff(starts, prepend=starts[0] - 1))
+        sizes = np.diff(firsts, append=len(starts))
+        for start, size in zip(starts[firsts].tolist(), sizes.tolist(), strict=True):
             if start < 0:
-                self._entered[0] = len(list(packet))
+                self._entered[0] = size
             else:
-                self._packets.append(len(list(packet)), start)
+                self._packets.append(size, start)

@@ -39,7 +39,6 @@ from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
 from semistream.store.keys import Keys
 from semistream.store.layout import PackedColumns
-from semistream.store.reader import PageReader
 
 SEEK_S, PAGE_S = 1e-4, 6.25e-6
 """A disk of today: a random read costs about as much as 16 pages in sequence."""
@@ -560,16 +559,13 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.plan_runs(runs)
 
     def _join(self) -> None:
-        assert self._out is not None
-        reader = self._reader
-        assert reader is not None
         while True:
             if not self.phase.planned and self.runs_left < RUNS // 4:
                 self._plan_ahead()
             if self.spans is not None:
                 status = self._join_spans(self.spans)
             else:
-                status = self._join_scans(reader)
+                status = self.join_by(join_scans, self.phase.kernel)
             if status == FULL:
                 return
             if self.phase.planned and not self.reads_pending:
@@ -580,25 +576,6 @@ class SemiStreamedIndexJoin(IndexedJoin):
             self._join()
         else:
             self._end_join()
-
-    def _join_scans(self, reader: PageReader) -> int:
-        assert self._out is not None
-        status = join_scans(
-            self.match.kernel,
-            self._out.out.kernel,
-            self.waiting.state.kernel,
-            self.cache.state.kernel,
-            self.master.index.kernel,
-            reader.ring.kernel,
-            self.frames.kernel,
-            self.phase.kernel,
-            self._runs,
-            self._progress,
-            self.clock.now_ns(),
-        )
-        if status == BROKEN:
-            raise reader.error()
-        return int(status)
 
     # The same under a condition.
 

@@ -11,7 +11,7 @@ from semistream.core.join import Traits
 from semistream.joins.probing import ProbingJoin
 from semistream.joins.sizing import best_cache
 from semistream.kernels.frames import FRAMES
-from semistream.kernels.matching import FULL, IDLE, join_framed
+from semistream.kernels.matching import FULL, IDLE
 from semistream.kernels.queue import withdraw
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
@@ -114,24 +114,13 @@ class XHybridJoin(ProbingJoin):
         return int(held * self.master.rows / max(self.master.pages, 1))
 
     def probe_held(self) -> int:
-        assert self._out is not None
         wanted = self._resident[self.waiting.tail[self._resident] >= 0]
         if not len(wanted):
             return IDLE
-        left = join_framed(
-            self.match.kernel,
-            self._out.out.kernel,
-            self.waiting.state.kernel,
-            self.cache.state.kernel,
-            self.master.index.kernel,
-            self._parts.kernel,
-            wanted,
-            len(wanted),
-            self.clock.now_ns(),
-        )
+        left = self.join_pool(wanted, self._parts)
         for first, last in self._resident_ranges():
             withdraw(self.waiting.state.kernel, first, last - first + 1)
-        return FULL if left else IDLE
+        return FULL if len(left) else IDLE
 
     def _resident_ranges(self) -> list[tuple[int, int]]:
         """First and last page of every stretch of resident pages."""
