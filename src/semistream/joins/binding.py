@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -104,28 +105,31 @@ class Binding:
             rows = batch.num_rows
             keys = Keys(read_only(np.zeros(rows, np.int64)), read_only(np.ones(rows, np.uint8)), 0)
             return keys, self.layout.columns(batch.columns)
-        key_columns = [batch.column(name) for name in self.key_names]
-        key_columns = self.spec.cast(key_columns, self.key_names)
-        keys = self.spec.keys(key_columns)
-        replaced = {
-            field.name: column
-            for field, column in zip(self.layout.schema, key_columns, strict=False)
-        }
-        ordered = [
-            replaced[name] if name in replaced else batch.column(name)
-            for name in self.layout.schema.names
-        ]
-        return keys, self.layout.columns(ordered)
+        columns = batch.columns
+        key_columns = self.spec.cast([columns[i] for i in self._key_at], self.key_names)
+        others = [columns[i] for i in self._others_at]
+        return self.spec.keys(key_columns), self.layout.columns(key_columns + others)
+
+    @cached_property
+    def _key_at(self) -> list[int]:
+        """Where a batch has the key's columns."""
+        return [self.stream_schema.get_field_index(name) for name in self.key_names]
+
+    @cached_property
+    def _others_at(self) -> list[int]:
+        """Where a batch has the columns that follow the key's in the layout."""
+        names = self.layout.schema.names[len(self.key_names) :]
+        return [self.stream_schema.get_field_index(name) for name in names]
+
+    @cached_property
+    def _given(self) -> list[tuple[int, pa.DataType]]:
+        """For each of the stream's columns its place in the layout, and its type."""
+        place = self.layout.schema.get_field_index
+        return [(place(field.name), field.type) for field in self.stream_schema]
 
     def stream_columns(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """The stream's columns, in its order and types, from columns in the layout's order."""
-        by_name = dict(zip(self.layout.schema.names, columns, strict=True))
-        return [self.as_given(name, by_name[name]) for name in self.stream_schema.names]
-
-    def as_given(self, name: str, column: pa.Array) -> pa.Array:
-        """A column of the stream in the type in which the stream has it."""
-        given = self.stream_schema.field(name).type
-        return column if column.type == given else _back(column, given)
+        return [as_given(columns[place], given) for place, given in self._given]
 
     def stream_only(self) -> Binding:
         """The same stream with none of the master's columns."""
@@ -158,7 +162,10 @@ def no_fields(layout: RowLayout) -> Struct:
     return fields
 
 
-def _back(column: pa.Array, type_: pa.DataType) -> pa.Array:
+def as_given(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    """A column of the stream in the type in which the stream has it."""
+    if column.type == type_:
+        return column
     if pa.types.is_dictionary(type_):
         encoded = column.cast(type_.value_type).dictionary_encode()
         return pa.DictionaryArray.from_arrays(

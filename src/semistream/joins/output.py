@@ -9,7 +9,6 @@ import pyarrow as pa
 from semistream.joins.binding import Binding
 from semistream.kernels.rows import OUTPUT, PAIRS, STAGED, spread_bytes, total_lengths
 from semistream.kernels.struct import Struct
-from semistream.store.columns import Leaf
 from semistream.store.layout import LeafValues
 
 
@@ -26,9 +25,12 @@ class OutputBuffer:
         self._stream_leaves = list(layout.leaves)
         numbers = [i for name in binding.columns for i in master.leaf_range(name)]
         self._master_leaves = [master.leaves[i] for i in numbers]
-        self._master_bits = numbers
-        self._widths = [leaf.width_bytes or 4 for leaf in self._stream_leaves + self._master_leaves]
-        self._strings = any(leaf.is_bytes for leaf in self._stream_leaves + self._master_leaves)
+        self._leaves = self._stream_leaves + self._master_leaves
+        self._bits = list(range(len(self._stream_leaves))) + numbers
+        self._stream_reader = layout.select(layout.schema.names)
+        self._master_reader = master.select(binding.columns)
+        self._widths = [leaf.width_bytes or 4 for leaf in self._leaves]
+        self._strings = any(leaf.is_bytes for leaf in self._leaves)
         self._null_bytes = (layout.null_bytes, master.null_bytes)
         first, second = self._null_bytes
         self._stream_nulls = np.empty((rows, first), np.uint8)
@@ -98,42 +100,27 @@ class OutputBuffer:
         assert self.out.written == n, "results were noted and not written"
         # Memory that somebody looks at must not move; more results go behind what they see.
         self._shared = True
-        stream_count = len(self._stream_leaves)
-        leaves = self._stream_leaves + self._master_leaves
-        strings = self._spread(leaves, n)
+        count, first = len(self._stream_leaves), self._null_bytes[0]
+        strings = self._spread(n) if self._strings else {}
         values = [
-            LeafValues(leaf, n, buffer, strings.get(i), 0)
-            for i, (leaf, buffer) in enumerate(zip(leaves, self._buffers, strict=True))
+            LeafValues(leaf, n, buffer, strings.get(i), bit)
+            for i, (leaf, buffer, bit) in enumerate(
+                zip(self._leaves, self._buffers, self._bits, strict=True)
+            )
         ]
-        binding, seen = self._binding, self._seen
-        first = self._null_bytes[0]
-        layout = binding.layout
-        stream = layout.batch(
-            [value._replace(null_bit=i) for i, value in enumerate(values[:stream_count])],
-            self._stream_nulls[:n],
-            seen[:first],
-        )
-        chosen = binding.master_layout.select(binding.columns)
-        master = chosen.batch(
-            [
-                value._replace(null_bit=bit)
-                for value, bit in zip(values[stream_count:], self._master_bits, strict=True)
-            ],
-            self._master_nulls[:n],
-            seen[first:],
-        )
-        arrays = binding.stream_columns(stream) + master
-        return pa.RecordBatch.from_arrays(arrays, schema=binding.output_schema)
+        seen = self._seen
+        stream = self._stream_reader.batch(values[:count], self._stream_nulls[:n], seen[:first])
+        master = self._master_reader.batch(values[count:], self._master_nulls[:n], seen[first:])
+        columns = self._binding.stream_columns(stream) + master
+        return pa.RecordBatch.from_arrays(columns, schema=self._binding.output_schema)
 
-    def _spread(self, leaves: list[Leaf], rows: int) -> dict[int, pa.Buffer]:
+    def _spread(self, rows: int) -> dict[int, pa.Buffer]:
         # In the heap the master's byte strings lie in its own order, not in that of the output.
         count = len(self._stream_leaves)
         numbers = sorted(
-            (i for i, leaf in enumerate(leaves) if leaf.is_bytes),
-            key=lambda i: i if i < count else count + self._master_bits[i - count],
+            (i for i, leaf in enumerate(self._leaves) if leaf.is_bytes),
+            key=lambda i: i if i < count else count + self._bits[i],
         )
-        if not numbers:
-            return {}
         lengths = self._addresses()[numbers]
         totals = np.empty(len(numbers), np.int64)
         total_lengths(lengths, rows, totals)

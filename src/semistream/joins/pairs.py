@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget
 from semistream.core.conditions import Comparison, Condition, common_type
-from semistream.joins.binding import Binding
+from semistream.joins.binding import Binding, as_given
 from semistream.joins.columns import ColumnBlock
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.pairs import (
@@ -323,8 +323,9 @@ class PairProbe:
 
     def _stream_batch(self) -> pa.RecordBatch:
         names = self._condition.stream_columns
+        schema = self._binding.stream_schema
         columns = [
-            self._binding.as_given(name, column)
+            as_given(column, schema.field(name).type)
             for name, column in zip(names, self._stream.arrays(), strict=True)
         ]
         return pa.RecordBatch.from_arrays(columns, names=list(names))

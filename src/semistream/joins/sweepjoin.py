@@ -22,6 +22,10 @@ MOST_BUFFER_BYTES = 4 << 20
 
 MOST_OUTPUT_BYTES = 2_000_000
 
+MOST_PLANS = 32
+"""A step fills the output unless this much reading does not: small batches of results would cost
+more than the joining."""
+
 FIRST_CACHE_SHARE = 0.3
 LEAST_ROWS = 64
 
@@ -66,7 +70,7 @@ class SweepJoin(IndexedJoin):
         output = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
         parts = self.common_parts(index=True, output_share=output / limit)
         parts["page chains"] = 4 * max(master.pages, 1)
-        buffer = min(limit // 12, MOST_BUFFER_BYTES) // master.page_bytes
+        buffer = min(limit // 10, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
@@ -81,7 +85,7 @@ class SweepJoin(IndexedJoin):
         self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
         self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
         buffer_pages = plan["read buffer"] // master.page_bytes
-        self._longest_run = max(min(buffer_pages // 6, LONGEST_RUN_BYTES // master.page_bytes), 1)
+        self._longest_run = max(min(buffer_pages // 4, LONGEST_RUN_BYTES // master.page_bytes), 1)
         self._reader = master.reader(buffer_pages, measure=self.clock.real)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
@@ -113,10 +117,10 @@ class SweepJoin(IndexedJoin):
             self._pool_was_full = True
 
     def work(self) -> None:
-        for _ in range(8):
+        for _ in range(MOST_PLANS):
             if self.runs_left < RUNS // 4:
                 self._plan_ahead()
-            if self.join_planned() == FULL or self.pending or not self.reads_pending:
+            if self.join_planned() == FULL or not self.waiting.rows:
                 break
 
     def plan_more(self) -> bool:
@@ -188,6 +192,9 @@ class SweepJoin(IndexedJoin):
             least = int(2 * self.match.worth)
             if self._pool_was_full and self.cache.keys:
                 earning = int(counts[least:].sum() * self.cache.rows / self.cache.keys)
+                if hits < self.match.worth * self.cache.keys:
+                    # Where keys are alike, some are asked for twice by chance: that is no merit.
+                    earning, refused = 0, 0
         self._resize(earning + refused)
         self._peak_rows = self.waiting.rows
         self._pool_was_full = False

@@ -18,6 +18,7 @@ from semistream.kernels.cache import (
     give_up,
     has_place,
     keep,
+    place_drawn,
     word_at,
 )
 from semistream.kernels.jit import inlined, kernel
@@ -57,8 +58,7 @@ def _random_place(cache: Any) -> int:
     """A used place, drawn at random; -1 if none was found."""
     for _ in range(64):
         cache.random = np.int64(mix(cache.random + 0x9E3779B9))
-        high = np.uint64(cache.random) >> np.uint64(32)
-        at = np.int64((high * np.uint64(cache.places)) >> np.uint64(32))
+        at = place_drawn(cache, cache.random)
         if word_at(cache, at) != 0:
             return at
     return -1

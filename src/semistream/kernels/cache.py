@@ -190,6 +190,13 @@ def place_for(cache: Any, key: int) -> int:
 
 
 @inlined
+def place_drawn(cache: Any, random: int) -> int:
+    """The place that a random word stands for."""
+    high = np.uint64(random) >> np.uint64(32)
+    return np.int64((high * np.uint64(cache.places)) >> np.uint64(32))
+
+
+@inlined
 def least_wanted(cache: Any) -> int:
     """The place with the fewest hits among a few used ones, drawn at random; -1 if none was found.
 
@@ -197,10 +204,13 @@ def least_wanted(cache: Any) -> int:
     edges of clusters, and clusters would grow without end.
     """
     best, fewest, seen = np.int64(-1), np.int64(MOST_HITS) * 2, 0
+    drawn = cache.random
+    for _ in range(SAMPLED + 2):
+        drawn = np.int64(mix(drawn + 0x9E3779B9))
+        prefetch(cache.table + 16 * place_drawn(cache, drawn))
     for _ in range(4 * SAMPLED):
         cache.random = np.int64(mix(cache.random + 0x9E3779B9))
-        high = np.uint64(cache.random) >> np.uint64(32)
-        at = np.int64((high * np.uint64(cache.places)) >> np.uint64(32))
+        at = place_drawn(cache, cache.random)
         word = word_at(cache, at)
         if word != 0:
             if word >> 32 < fewest:

@@ -47,6 +47,7 @@ from semistream.kernels.pages import (
     PAGE_KEYS,
     PAGE_LAST,
     PAGE_ROWS,
+    bucket_of,
     continues,
     guess_position,
     is_continued,
@@ -367,7 +368,7 @@ def admit(
 
 @kernel
 def collect_rows(
-    match: Any, waiting: Any, buffer: int, page_bytes: int, first: int, count: int
+    match: Any, waiting: Any, cache: Any, buffer: int, page_bytes: int, first: int, count: int
 ) -> int:
     """Take the rows that wait for some pages into the work list, grouped by page; how many pages.
 
@@ -420,12 +421,15 @@ def collect_rows(
         store_i64(group, place + 1)
         page = buffer + i * page_bytes
         keys = page + PAGE_KEYS
+        key = load_i64(slot_address(waiting, slot))
         guess = guess_position(
             np.int64(load_i32(page + PAGE_ROWS)),
             load_i64(page + PAGE_FIRST),
             load_i64(page + PAGE_LAST),
-            load_i64(slot_address(waiting, slot)),
+            key,
         )
+        if cache.places > 0:
+            prefetch(cache.table + 16 * bucket_of(key, cache.places))
         prefetch(keys + 8 * guess)
         store_i64(match.work + 16 * place, slot)
         store_i64(match.work + 16 * place + 8, guess)
@@ -571,7 +575,7 @@ def join_pages(
     while done < count:
         base = buffer + done * page_bytes
         pages = min(count - done, PAGES_AHEAD)
-        collect_rows(match, waiting, base, page_bytes, first + done, pages)
+        collect_rows(match, waiting, cache, base, page_bytes, first + done, pages)
         for i in range(pages):
             start, end = at(match.ends, i), at(match.ends, i + 1)
             find_rows(match, waiting, base + i * page_bytes, start, end)

@@ -82,7 +82,7 @@ RING = struct_type(
     # and from the workers. Whether waiting is timed.
     "way context call_submit call_events ask answer measure "
     # Pages ever requested, requests that did not go on where the one before ended, the page after
-    # the last requested, time spent waiting, time spent joining what was read.
+    # the last requested, time spent asking and waiting, time spent joining what was read.
     "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
     "error error_page error_number"
@@ -221,7 +221,11 @@ def submit(ring: Any, first: int, count: int) -> bool:
     store_i64(request + REQ_LOCAL, local)
     store_i64(request + REQ_DONE, 0)
     store_i64(request + REQ_STATUS, PENDING)
+    clock = ring.message + 8
+    begin = now_ns(clock) if ring.measure != 0 else np.int64(0)
     start_reading(ring, request, ring.submitted % REQUESTS)
+    if ring.measure != 0:
+        ring.wait_ns += now_ns(clock) - begin
     ring.write = start + count
     ring.used += padding + count
     ring.submitted += 1

@@ -77,7 +77,12 @@ class KeySpec:
         """The key's columns."""
         return list(self.schema.names)
 
-    @property
+    @cached_property
+    def _fields(self) -> tuple[pa.Field, ...]:
+        # Arrow makes a field anew each time that it is asked for.
+        return tuple(self.schema)
+
+    @cached_property
     def is_number(self) -> bool:
         """Whether key64 is the key itself, so that order and ranges hold."""
         return len(self.schema) == 1 and _number_type(self.schema.field(0).type) is not None
@@ -98,9 +103,11 @@ class KeySpec:
     def cast(self, columns: Sequence[pa.Array], names: Sequence[str]) -> list[pa.Array]:
         """A stream's key columns in the master's types; an error names the one that cannot be."""
         cast = []
-        for field, column, name in zip(self.schema, columns, names, strict=True):
-            check_key_type(name, column.type, field)
-            cast.append(_cast_key(column, field.type))
+        for field, column, name in zip(self._fields, columns, names, strict=True):
+            if column.type != field.type:
+                check_key_type(name, column.type, field)
+                column = _cast_key(column, field.type)
+            cast.append(column)
         return cast
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:

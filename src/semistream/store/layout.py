@@ -136,6 +136,20 @@ class RowLayout:
         folded = self.leaf_range(self.folded) if self.folded is not None else range(0)
         return _i64(int(i in folded) for i in range(len(self.leaves)))
 
+    @cached_property
+    def _record(self) -> Struct:
+        """Where kernels put the leaves of a batch, without the batch."""
+        return Struct(
+            COLUMNS,
+            offset=self.leaf_offsets,
+            width=self.leaf_widths,
+            skip=self.leaf_skips,
+            nulls_at=self.nulls_offset,
+            null_bytes=self.null_bytes,
+            blob_at=self.blob_offset,
+            record_bytes=self.record_bytes - self.prefix_bytes,
+        )
+
     def leaf_range(self, column: str) -> range:
         """The leaves of a column, by number."""
         at = 0
@@ -173,7 +187,7 @@ class RowLayout:
         arrays: list[pa.Array] = []
         for codec, column in zip(self.codecs, columns, strict=True):
             arrays += codec.encode(column)
-        return pack_columns(self, arrays)
+        return leaf_columns(self.leaves, arrays, self._record)
 
     def select(self, columns: Sequence[str]) -> ColumnReader:
         """A reader of some columns, in the order given."""
@@ -233,7 +247,7 @@ class PackedColumns(NamedTuple):
     """Leaf addresses for kernels; `alive` keeps the memory behind them."""
 
     columns: Struct
-    alive: list[pa.Array]
+    alive: list[Any]
 
 
 def leaf_widths(leaves: Sequence[Leaf]) -> _I64:
@@ -242,7 +256,7 @@ def leaf_widths(leaves: Sequence[Leaf]) -> _I64:
 
 
 def leaf_columns(
-    leaves: Sequence[Leaf], arrays: Sequence[pa.Array], **record: Any
+    leaves: Sequence[Leaf], arrays: Sequence[pa.Array], record: Struct
 ) -> PackedColumns:
     """Addresses of leaf arrays; `record` says where kernels that write records put them."""
     table = np.zeros((5, max(len(arrays), 1)), np.int64)
@@ -254,38 +268,18 @@ def leaf_columns(
         if buffers[0] is not None and array.null_count:
             valid[i], valid_bit[i] = buffers[0].address, first
         values = buffers[-1]
-        data[i] = values.address if values is not None else 0
+        address = values.address if values is not None else 0
         if leaf.is_bytes:
             start_width[i] = 8 if leaf.is_wide else 4
             starts[i] = buffers[1].address + first * start_width[i]
         else:
-            data[i] += first * leaf.width_bytes
-    columns = Struct(
-        COLUMNS,
-        count=len(arrays),
-        data=data,
-        starts=starts,
-        start_width=start_width,
-        valid=valid,
-        valid_bit=valid_bit,
-        **record,
-    )
-    return PackedColumns(columns, list(arrays))
-
-
-def pack_columns(layout: RowLayout, arrays: Sequence[pa.Array]) -> PackedColumns:
-    """Addresses of leaf arrays in the order of the layout's leaves."""
-    return leaf_columns(
-        layout.leaves,
-        arrays,
-        offset=layout.leaf_offsets,
-        width=layout.leaf_widths,
-        skip=layout.leaf_skips,
-        nulls_at=layout.nulls_offset,
-        null_bytes=layout.null_bytes,
-        blob_at=layout.blob_offset,
-        record_bytes=layout.record_bytes - layout.prefix_bytes,
-    )
+            address += first * leaf.width_bytes
+        data[i] = address
+    columns, base, step = record.copy(), table.ctypes.data, table.strides[0]
+    columns.count = len(arrays)
+    columns.data, columns.starts, columns.start_width = base, base + step, base + 2 * step
+    columns.valid, columns.valid_bit = base + 3 * step, base + 4 * step
+    return PackedColumns(columns, [table, *arrays])
 
 
 def _leaf_array(

@@ -9,6 +9,8 @@ import pyarrow as pa
 from semistream.core.errors import SchemaError
 from semistream.kernels.jit import read_only
 from semistream.kernels.lists import measure_packed, measure_unpacked, pack_lists, unpack_lists
+from semistream.kernels.rows import COLUMNS
+from semistream.kernels.struct import Struct
 from semistream.store.columns import ColumnCodec, Leaf, codec_for
 from semistream.store.layout import MOST_NARROW, leaf_columns, leaf_widths
 
@@ -31,6 +33,7 @@ class ListCodec(ColumnCodec):
         fields = [type_.key_field, type_.item_field] if self._is_map else [type_.value_field]
         self._items = [codec_for(field.type) for field in fields]
         self._leaves = [leaf for codec in self._items for leaf in codec.leaves]
+        self._record = Struct(COLUMNS, width=leaf_widths(self._leaves))
         super().__init__(type_, (Leaf(pa.large_binary(), 0),))
 
     def encode(self, array: pa.Array) -> list[pa.Array]:
@@ -47,7 +50,7 @@ class ListCodec(ColumnCodec):
             for codec, child in zip(self._items, children, strict=True)
             for leaf in codec.encode(child)
         ]
-        columns = leaf_columns(self._leaves, leaves, width=leaf_widths(self._leaves))
+        columns = leaf_columns(self._leaves, leaves, self._record)
         valid = array.is_valid()
         present = valid.cast(pa.uint8()).to_numpy()
         offsets = np.empty(rows + 1, np.int64)
