@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
-from semistream.spark.metrics import BatchStats, summed
+from semistream.spark.metrics import BatchStats, listen, summed
 from semistream.spark.sources import rows_behind
 
 _LAST_WORD_S = 20.0
@@ -100,7 +100,7 @@ class Recorder(StreamingQueryListener):
 def recorded(session: SparkSession, clock: Clock | None = None) -> Iterator[Recorder]:
     """Records the queries of a session that start in here. One at a time."""
     recorder = Recorder(clock)
-    session.streams.addListener(recorder)
+    listen(session, recorder)
     try:
         yield recorder
     finally:

@@ -14,8 +14,10 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # A worker that is reused keeps its operator, with the cache in it.
     "spark.python.worker.reuse": "true",
-    # Arrow batches of Spark's usual 10,000 rows cost a round of Python each.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Arrow batches of Spark's usual 10,000 rows cost a round of Python each. A bound in bytes too
+    # would have Spark add up the sizes of all columns after every row.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     # transformWithState, which `max_wait` needs, keeps its state in RocksDB.
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
