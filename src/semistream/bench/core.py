@@ -20,6 +20,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -49,6 +50,9 @@ DRY_ROWS = 20_000
 SEEK_S, PAGE_S = 8e-3, 1e-4
 """The modelled disk: the papers' machines."""
 
+DISKS = ("this", "papers")
+"""The disk for which `sweepjoin` plans its reads; the papers' joins plan for theirs anyway."""
+
 RESULT_ROW_BYTES = sum(field.type.byte_width for field in JOINED)
 
 Told = Callable[[str], None]
@@ -65,6 +69,7 @@ class CoreOptions:
     joins: tuple[str, ...] = CORE_JOINS
     layout: str = "key"
     io: str = "direct"
+    disk: str = "this"
     stream_rows: int | None = None
     seconds: float | None = None
     seed: int = 1
@@ -78,6 +83,8 @@ class CoreOptions:
             raise OptionError(f"seconds={self.seconds} is not a time", hint="give seconds per cell")
         if self.io not in IO_MODES:
             raise OptionError(f"io={self.io!r} is not one of {', '.join(IO_MODES)}")
+        if self.disk not in DISKS:
+            raise OptionError(f"disk={self.disk!r} is not one of {', '.join(DISKS)}")
         if self.layout not in LAYOUTS:
             raise OptionError(f"layout={self.layout!r} is not one of {', '.join(LAYOUTS)}")
         for name in self.joins:
@@ -104,6 +111,12 @@ class CoreOptions:
     def cells(self) -> int:
         """Cells of the grid."""
         return len(self.joins) * len(self.memories) * len(self.skews)
+
+    def of_join(self, join: str) -> dict[str, int]:
+        """Options of a join in this grid."""
+        if self.disk == "papers" and join == "sweepjoin":
+            return {"gap_pages": round(SEEK_S / PAGE_S)}
+        return {}
 
     @property
     def sold_by(self) -> int | None:
@@ -183,6 +196,7 @@ def run_core(
                 seconds=options.cell_s,
                 seed=options.seed,
                 clock=clock,
+                **options.of_join(join),
             )
 
 
@@ -197,11 +211,12 @@ def measure(
     seconds: float,
     seed: int,
     clock: Clock,
+    **options: Any,
 ) -> CoreResult:
     """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two."""
     produced = Checksum()
     with ResidentGrowth() as growth:
-        operator = _make(join, master, memory, seed=seed, clock=clock)
+        operator = _make(join, master, memory, seed=seed, clock=clock, **options)
         with operator:
             feed = _Feed(operator, stream)
             _warm_up(feed, produced, master.pages, seconds, clock)
@@ -316,7 +331,13 @@ def _answered(stats: JoinStats) -> int:
 
 
 def _make(
-    join: str, master: FileMaster, memory: str, *, seed: int = 0, clock: Clock | None = None
+    join: str,
+    master: FileMaster,
+    memory: str,
+    *,
+    seed: int = 0,
+    clock: Clock | None = None,
+    **options: Any,
 ) -> SemiStreamJoin:
     return make_join(
         join,
@@ -327,6 +348,7 @@ def _make(
         columns=PAYLOAD,
         seed=seed,
         clock=clock,
+        **options,
     )
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from semistream.core.budget import MemoryPlan
+from semistream.core.budget import MemoryBudget, MemoryPlan
+from semistream.core.errors import OptionError
 from semistream.core.join import Traits
+from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import RUNS, IndexedJoin
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
+from semistream.store.file import FileMaster
 
 GAP_PAGES = {"direct": 4, "buffered": 1}
-"""Gaps that are read through: a separate request costs about as much as this many pages."""
+"""Gaps that are read through on today's disks: a separate request costs about as much as this many
+pages."""
 
 LONGEST_RUN_BYTES = 256 * 1024
 MOST_BUFFER_BYTES = 4 << 20
@@ -63,6 +69,28 @@ class SweepJoin(IndexedJoin):
     )
 
     joins_when_fed = True
+
+    def __init__(
+        self,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        *,
+        gap_pages: int | None = None,
+        **common: Any,
+    ) -> None:
+        """`gap_pages`: what a seek of the disk costs, in pages; gaps up to that are read through.
+
+        With it the memory is shared as for a disk that is the bottleneck; without it as measured.
+        """
+        if gap_pages is not None and gap_pages < 0:
+            raise OptionError(
+                f"gap_pages={gap_pages} is below zero",
+                hint="leave it out, or give the pages that are read in the time of a seek",
+            )
+        self._gap_pages = GAP_PAGES[master.io] if gap_pages is None else gap_pages
+        self._disk_bound = gap_pages is not None
+        super().__init__(master, binding, budget, **common)
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
@@ -135,7 +163,7 @@ class SweepJoin(IndexedJoin):
                 self.waiting.state.kernel,
                 self.master.index.kernel,
                 self._position,
-                GAP_PAGES[self.master.io],
+                self._gap_pages,
                 self._longest_run,
                 room,
                 self.master.pages,
@@ -178,7 +206,8 @@ class SweepJoin(IndexedJoin):
         if self._pool_was_full:
             wait_per_row = wait / lookups
             saved = joining / lookups
-            self._set_worth(wait_per_row / (wait_per_row + saved) if self.clock.real else 1.0)
+            measured = self.clock.real and not self._disk_bound
+            self._set_worth(wait_per_row / (wait_per_row + saved) if measured else 1.0)
         else:
             self._set_worth(0.0)
         refused = self.cache.state.refused

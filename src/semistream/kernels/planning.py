@@ -30,9 +30,9 @@ def sweep_runs(
 ) -> tuple[int, int]:
     """Runs over the pages that rows wait for, from `position` on, in order, up to page `stop`.
 
-    A run reads through gaps of at most `gap` pages, is at most `longest` pages long and stays in
-    one shard. Pages that continue a wanted page's last key are wanted too. Returns the number of
-    runs and the position after them.
+    Gaps of at most `gap` pages are read through, in several runs where they are longer than one. A
+    run is at most `longest` pages long and stays in one shard. Pages that continue a wanted page's
+    last key are wanted too. Returns the number of runs and the position after them.
     """
     count = 0
     page = position
@@ -40,21 +40,26 @@ def sweep_runs(
         # The call before had no room for all runs of a key: its rows will come here.
         count, page = _runs_of_key(index, page, longest, runs, count, stop)
     shard = 0
-    while page < stop and count < runs.shape[0]:
-        if load_i32(waiting.tail + 4 * page) < 0:
-            page += 1
-            continue
-        while at(index.shard_start, shard + 1) <= page:
-            shard += 1
-        end = min(stop, at(index.shard_start, shard + 1), page + longest)
+    while count < runs.shape[0]:
         last = page
-        probe = page + 1
+        while last < stop and load_i32(waiting.tail + 4 * last) < 0:
+            last += 1
+        if last >= stop:
+            return count, stop
+        while at(index.shard_start, shard + 1) <= last:
+            shard += 1
+        first = last
+        if 0 < page and last - page <= gap and at(index.shard_start, shard) <= page:
+            first = page
+        end = min(stop, at(index.shard_start, shard + 1), first + longest)
+        probe = last + 1
         while probe < end and probe - last <= gap + 1:
             carried = last == probe - 1 and is_continued(index, probe)
             if load_i32(waiting.tail + 4 * probe) >= 0 or carried:
                 last = probe
             probe += 1
-        runs[count, 0], runs[count, 1] = page, last - page + 1
+        last = min(last, end - 1)
+        runs[count, 0], runs[count, 1] = first, last - first + 1
         count += 1
         page = last + 1
         count, page = _runs_of_key(index, page, longest, runs, count, stop)

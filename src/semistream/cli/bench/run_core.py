@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from semistream.bench import results
-from semistream.bench.core import CORE_JOINS, CoreOptions, CoreResult, run_core
+from semistream.bench.core import CORE_JOINS, DISKS, CoreOptions, CoreResult, run_core
 from semistream.bench.masters import LAYOUTS, default_workdir, master_path
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers
@@ -54,6 +54,13 @@ from semistream.store.file import IO_MODES
 @click.option(
     "--io", type=click.Choice(IO_MODES), default="direct", show_default=True, help="Way of reading."
 )
+@click.option(
+    "--disk",
+    type=click.Choice(DISKS),
+    default="this",
+    show_default=True,
+    help="Disk for which sweepjoin plans: this one, or the papers' (seek 8 ms, page 0.1 ms).",
+)
 @click.option("--stream-rows", type=int, help="Rows of the stream before it repeats.")
 @click.option("--seconds", type=float, help="Seconds of a cell. [default: 4, more beyond 4 M rows]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stream.")
@@ -80,6 +87,7 @@ def run_core_command(
     joins: tuple[str, ...],
     layout: str,
     io: str,
+    disk: str,
     stream_rows: int | None,
     seconds: float | None,
     seed: int,
@@ -100,6 +108,7 @@ def run_core_command(
         joins=tuple(JOINS) if joins == ("all",) else joins,
         layout=layout,
         io=io,
+        disk=disk,
         stream_rows=stream_rows,
         seconds=seconds,
         seed=seed,
