@@ -30,8 +30,8 @@ test: install ## Run the tests
 
 check: lint test ## Everything that continuous integration runs
 
-soak: install ## Run the slow tests: large masters, memory limits
-	$(VENV)/bin/pytest -m slow $(ARGS)
+soak: install ## Run the slow tests: large masters, memory limits, all combinations and examples
+	SEMISTREAM_TESTS=thorough $(VENV)/bin/pytest -m "slow or not spark" $(ARGS)
 
 bench: install ## Measure the joins on a master of two million rows
 	$(VENV)/bin/semistream bench run $(BENCH)

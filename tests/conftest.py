@@ -4,6 +4,7 @@ server."""
 from __future__ import annotations
 
 import faulthandler
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from semistream.testing.postgres import PostgresMissingError, PostgresServer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+THOROUGH = os.environ.get("SEMISTREAM_TESTS") == "thorough"
+"""`make soak` sets it: all combinations, and all examples of properties."""
 
 LONGEST_TEST_S = 240
 LONGEST_SLOW_TEST_S = 3600
@@ -31,11 +35,22 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     faulthandler.cancel_dump_traceback_later()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_sync() -> Iterator[None]:
+    """Files of tests need not survive the machine, and syncing them takes minutes in all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
-    """Masters and expected results of the conformance suite."""
-    directory: Path = tmp_path_factory.mktemp("checks")
-    with Workspace(directory) as made:
+    """Masters and expected results of the conformance suite; processes share the masters."""
+    base: Path = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    directory = shared / "checks"
+    directory.mkdir(exist_ok=True)
+    with Workspace(directory, thorough=THOROUGH) as made:
         yield made
 
 

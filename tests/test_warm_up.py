@@ -39,28 +39,32 @@ def compiled() -> set[str]:
     }
 
 
+@pytest.fixture(scope="module")
+def warm() -> None:
+    warm_up(lambda line: None)
+
+
+@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("name", KEYS)
 def test_nothing_is_left_to_compile_for_keys_of_any_type(tmp_path: Path, name: str) -> None:
-    warm_up(lambda line: None)
     key = KEYS[name]
     plain = pa.table({"k": key, "number": np.arange(300) / 7})
     rich = plain.append_column("name", pa.array(["a", None, "b"] * 100))
     rich = rich.append_column("tags", pa.array([["x", "y"], None, []] * 100))
     before = compiled()
     assert len(before) > 20
-    for source in (plain, rich):
-        for shards in (1, 3):
-            path = tmp_path / f"{source.num_columns} columns, {shards} shards"
-            ss.build_master(path, source, "k", shards=shards)
-            for join in JOINS:
-                batches = source.slice(1).to_batches(max_chunksize=77)
-                result = ss.join(batches, path, on="k", algorithm=join, memory="8MB")
-                assert result.read_all().num_rows > 0
+    for source, shards in ((plain, 1), (rich, 3)):
+        path = tmp_path / f"{shards} shards"
+        ss.build_master(path, source, "k", shards=shards)
+        for join in JOINS:
+            batches = source.slice(1).to_batches(max_chunksize=77)
+            result = ss.join(batches, path, on="k", algorithm=join, memory="8MB")
+            assert result.read_all().num_rows > 0
     assert compiled() - before == set()
 
 
+@pytest.mark.usefixtures("warm")
 def test_it_is_quiet_when_everything_is_compiled(capfd: pytest.CaptureFixture[str]) -> None:
-    warm_up(lambda line: None)
     main()
     assert capfd.readouterr() == ("", "")
 

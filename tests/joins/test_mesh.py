@@ -24,6 +24,7 @@ from semistream.joins.operator import Operator
 from semistream.joins.packets import Packets
 from semistream.joins.rmeshjoin import logical_partitions
 from semistream.testing import ManualClock
+from tests.examples import examples
 
 MESHES = ["meshjoin", "ameshjoin", "rmeshjoin", "cmeshjoin"]
 
@@ -95,7 +96,7 @@ def test_ameshjoin_example_3_1(tmp_path: Path) -> None:
         assert join.stats.rows_waiting == 0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(data_=st.data())
 def test_ameshjoin_is_exact_for_any_w_and_b(small: Path, data_: st.DataObject) -> None:
     """Also for b above the number of pages, and for loops that no row enters."""

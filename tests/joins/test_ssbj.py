@@ -19,6 +19,7 @@ from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.ssbj import SemiStreamBalancedJoin
 from semistream.kernels.cache import find
 from semistream.store.file import FileMaster
+from tests.examples import examples
 
 SCHEMA = pa.schema([("part", pa.int64()), ("event", pa.int64())])
 
@@ -228,7 +229,7 @@ def varied(tmp_path_factory: pytest.TempPathFactory) -> FileMaster:
 
 
 @given(counts=st.lists(st.integers(0, 60), min_size=20, max_size=80), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_never_more_memory_than_meshjoin_at_the_same_rate(
     counts: list[int], seed: int, varied: FileMaster
 ) -> None:

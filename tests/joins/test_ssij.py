@@ -22,6 +22,7 @@ from semistream.core.join import HOWS
 from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.store.file import FileMaster
 from semistream.testing import ManualClock
+from tests.examples import examples
 
 ROWS = 3000
 DAY = dt.date(2026, 1, 1)
@@ -251,7 +252,7 @@ def test_utility_beats_lru_and_sharing_beats_fixed_shares(tmp_path: Path) -> Non
     max_scan=st.sampled_from([None, 1, 7, 60]),
     seek_s=st.sampled_from([1e-5, 2e-4, 8e-3]),
 )
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=examples(12))
 def test_no_join_phase_costs_more_than_the_bound(
     seed: int, skew: bool, max_scan: int | None, seek_s: float, bound_master: FileMaster
 ) -> None:

@@ -19,6 +19,7 @@ from semistream.checks.driving import Run, named, smallest_memory
 from semistream.checks.workspace import Case, Workspace
 from semistream.core.join import HOWS, Snapshot
 from semistream.joins.registry import JOINS
+from tests.examples import examples
 
 KEYS = 24
 """Keys 0 to 19 are in the master, 3 and 11 over several pages; the others are not."""
@@ -211,7 +212,7 @@ def test_random_calls(join: str) -> None:
     state_machine = machine.TestCase
     state_machine.settings = settings(
         deadline=None,
-        max_examples=30,
+        max_examples=examples(30),
         stateful_step_count=25,
         suppress_health_check=list(HealthCheck),
     )

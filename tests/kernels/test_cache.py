@@ -33,6 +33,7 @@ from semistream.kernels.pages import PAGE_KEYS
 from semistream.kernels.waiting import BLOCK_CONTENT, get_blob
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
+from tests.examples import examples
 
 KEYS = 60
 CAPACITY = {"fixed": 3000, "strings": 9000, "hashed": 9000}
@@ -260,5 +261,5 @@ class CacheMachine(RuleBasedStateMachine):
 def test_cache_is_a_dictionary(kind: str) -> None:
     machine: Any = type(f"Cache_{kind}", (CacheMachine,), {"kind": kind})
     machine = machine.TestCase
-    machine.settings = settings(deadline=None, max_examples=40, stateful_step_count=40)
+    machine.settings = settings(deadline=None, max_examples=examples(40), stateful_step_count=40)
     machine("runTest").runTest()

@@ -17,6 +17,7 @@ from semistream.kernels.pages import CLASSES, INDEX, class_of_key
 from semistream.kernels.struct import Struct
 from semistream.store import classes as module
 from semistream.store.classes import CELLS_PER_KEY, ClassWriter
+from tests.examples import examples
 
 
 @kernel
@@ -45,7 +46,7 @@ def looked_up(index: Struct, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int6
     of=st.dictionaries(st.integers(-(2**63), 2**63 - 1), st.integers(0, CLASSES - 1), max_size=400),
     parts=st.sampled_from([1, 7, 100]),
 )
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_every_key_has_its_class(of: dict[int, int], parts: int) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "KEYS_PER_PART", max(len(of) // parts, 1))

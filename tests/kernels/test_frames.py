@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from semistream.kernels.frames import FRAMES, add_page, drop_page, frame_address, keep_page
 from semistream.kernels.struct import Struct
+from tests.examples import examples
 
 PAGES, PAGE_BYTES = 12, 16
 
@@ -39,7 +40,7 @@ calls = st.lists(st.tuples(st.booleans(), st.integers(0, PAGES - 1)), max_size=8
 
 
 @given(count=st.integers(0, 6), calls=calls)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_pages_are_found_whole_or_not_at_all(count: int, calls: list[tuple[bool, int]]) -> None:
     frames, data = pool(count)
     kept: set[int] = set()
@@ -69,7 +70,7 @@ def test_a_page_that_is_used_stays_while_others_go() -> None:
 
 
 @given(calls=st.lists(st.tuples(st.booleans(), st.integers(0, PAGES - 1)), max_size=60))
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_frames_stay_dense_when_the_join_decides(calls: list[tuple[bool, int]]) -> None:
     frames, data = pool(5)
     held: dict[int, int] = {}

@@ -22,6 +22,7 @@ from semistream.kernels.pages import (
     shards_of,
 )
 from semistream.kernels.struct import Struct
+from tests.examples import examples
 
 LOW, HIGH = -(2**63), 2**63 - 1
 RECORD = 12
@@ -41,7 +42,7 @@ int64s = st.one_of(
 
 
 @given(keys=st.lists(int64s, min_size=1, max_size=80), wanted=int64s, guess=st.integers(0, 79))
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_lower_bound_is_searchsorted(keys: list[int], wanted: int, guess: int) -> None:
     ordered = np.sort(np.array(keys, np.int64))
     address, count = ordered.ctypes.data, len(ordered)
@@ -115,7 +116,7 @@ def cut(
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6),
     others=st.lists(int64s, max_size=10),
 )
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_located_page_is_the_first_that_can_hold_the_key(
     keys: list[int], spread: bool, copies: int, shards: int, sizes: list[int], others: list[int]
 ) -> None:
@@ -195,7 +196,7 @@ def filled(
     fill=st.sampled_from([1.0, 0.5, 0.1]),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_pages_hold_all_rows_in_order(
     keys: list[int], longest: int, fill: float, seed: int
 ) -> None:
@@ -257,7 +258,7 @@ def test_any_flipped_byte_is_found(page: npt.NDArray[np.uint8]) -> None:
 
 
 @given(changes=st.dictionaries(st.integers(0, PAGE - 1), st.integers(1, 255), min_size=1))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_any_few_changed_bytes_are_found(
     changes: dict[int, int], page: npt.NDArray[np.uint8]
 ) -> None:

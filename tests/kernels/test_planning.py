@@ -21,6 +21,7 @@ from semistream.kernels.planning import (
 )
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import WAITING
+from tests.examples import examples
 
 Runs = list[tuple[int, int]]
 
@@ -69,7 +70,7 @@ page_lists = st.sets(st.integers(0, 60), min_size=1, max_size=11).map(sorted)
     transfer=st.sampled_from([0.3, 1.0, 2.0]),
     longest=st.integers(1, 70),
 )
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_optimal_runs_are_the_cheapest(
     pages: list[int], seek: float, transfer: float, longest: int
 ) -> None:
@@ -80,7 +81,7 @@ def test_optimal_runs_are_the_cheapest(
 
 
 @given(pages=page_lists, gap=st.integers(0, 8), longest=st.integers(1, 70))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 def test_greedy_runs_join_what_is_near_and_nothing_else(
     pages: list[int], gap: int, longest: int
 ) -> None:
@@ -156,7 +157,7 @@ masters = st.builds(
 )
 @example(master=Master([9], {1, 2, 3, 4}, {0}), gap=0, longest=2, room=1)
 @example(master=Master([5, 9], {6, 7, 8}, {1, 5, 13}), gap=2, longest=1, room=2)
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 def test_a_sweep_reads_every_page_that_is_wanted(
     master: Master, gap: int, longest: int, room: int
 ) -> None:
@@ -238,7 +239,7 @@ def test_runs_over_groups_go_from_the_first_to_the_last_wanted_page(
     shards=st.sampled_from([[0, 70], [0, 20, 45, 70], [0, 1, 2, 70]]),
     room=st.integers(1, 7),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_scans_in_passing_are_the_cheapest(
     pages: list[int], gap: int, longest: int, shards: list[int], room: int
 ) -> None:

@@ -34,13 +34,14 @@ from semistream.kernels.waiting import (
     signature,
     take_slot,
 )
+from tests.examples import examples
 
 STRIDE = 24
 SLOTS = 60
 BUCKETS = 5
 SPAN = 2
 
-modest = settings(deadline=None, max_examples=60, stateful_step_count=60)
+modest = settings(deadline=None, max_examples=examples(60), stateful_step_count=60)
 
 
 def link_at(memory: npt.NDArray[np.uint8], at: int) -> int:

@@ -24,6 +24,7 @@ from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.pages import PAGE_KEYS
 from semistream.store.file import FileMaster
 from semistream.store.manifest import FORMAT
+from tests.examples import examples
 
 ROWS = 6000
 PAGE = 4096
@@ -341,7 +342,9 @@ def page_keys(master: FileMaster) -> Iterator[npt.NDArray[np.int64]]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     seed=st.integers(0, 2**32),

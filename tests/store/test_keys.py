@@ -17,6 +17,7 @@ import semistream as ss
 from semistream.core.errors import KeyTypeError, OptionError, UnknownNameError
 from semistream.store.inspect import page_table
 from semistream.store.keys import KeySpec
+from tests.examples import examples
 
 DAY = dt.datetime(2026, 1, 31, 12, 30)
 INTEGERS = {
@@ -290,7 +291,9 @@ EDGES = [s * 2**p + d for p in (0, 7, 8, 31, 32, 63, 64) for s in (1, -1) for d 
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     stored=st.sampled_from([*INTEGERS]),

@@ -29,6 +29,7 @@ from semistream.core.errors import (
 from semistream.store import csv as csv_reader
 from semistream.store.opened import Source
 from semistream.store.sources import open_source
+from tests.examples import examples
 
 SAMPLE_ROWS = csv_reader.SAMPLE_ROWS
 
@@ -612,7 +613,9 @@ def test_headers_that_cannot_be_read(tmp_path: Path, raw: bytes, message: str) -
 TEXT = st.text(alphabet=st.sampled_from('ab1,"\n\r ;é\N{SNOWMAN}\N{GRINNING FACE}'), max_size=6)
 EVERY_BLOCK = (8, 13, 64, 1 << 20)
 in_one_folder = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

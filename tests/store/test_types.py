@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import semistream as ss
 from semistream.core.errors import SchemaError
 from semistream.store.columns import codec_for
+from tests.examples import examples
 
 ROWS = 500
 
@@ -358,7 +359,7 @@ def arrays() -> st.SearchStrategy[pa.Array]:
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(array=arrays(), begin=st.integers(0, 12), length=st.integers(0, 12))
 def test_leaves_carry_everything_of_any_column(array: pa.Array, begin: int, length: int) -> None:
     part = array.slice(min(begin, len(array)), length)
@@ -404,7 +405,9 @@ PAIR = nullable(
     st.lists(nullable(st.fixed_dictionaries({"n": nullable(SMALL)})), min_size=2, max_size=2)
 )
 in_one_folder = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(25),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

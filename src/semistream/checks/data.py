@@ -6,7 +6,8 @@ import pyarrow as pa
 
 from semistream.checks import cases
 from semistream.checks.driving import ROOMY, JoinFactory, assert_case, smallest_memory
-from semistream.checks.workspace import Workspace
+from semistream.checks.workspace import Workspace, part
+from semistream.core.join import HOWS
 
 
 def check_unique_keys(make: JoinFactory, workspace: Workspace) -> None:
@@ -143,10 +144,14 @@ def check_skew(make: JoinFactory, workspace: Workspace) -> None:
     """A few keys make up most of the stream: caches fill, change hands and shrink."""
     for strings in (False, True):
         case = cases.skewed(strings)
-        least = smallest_memory(make, workspace, case, "inner")
-        memories = (2 * least, 600_000 + least)
-        assert_case(make, workspace, case, hows=("inner",), memories=memories, batch_rows=4000)
-    assert_case(make, workspace, cases.skewed(False), hows=("left",), memories=(3 * least,))
+        # With little memory the first rows are as much work as all of them with more.
+        for rows, factor, more in ((6000, 2, 0), (case.stream.num_rows, 1, 600_000)):
+            some = part(case, rows)
+            memory = factor * smallest_memory(make, workspace, some, "inner") + more
+            assert_case(make, workspace, some, hows=("inner",), memories=(memory,), batch_rows=4000)
+    some = part(cases.skewed(False), 6000)
+    least = smallest_memory(make, workspace, some, "left")
+    assert_case(make, workspace, some, hows=("left",), memories=(3 * least,))
     case = cases.skewed_collisions()
     least = smallest_memory(make, workspace, case, "left", 1000)
     memories = (2 * least, 600_000 + least)
@@ -156,8 +161,10 @@ def check_skew(make: JoinFactory, workspace: Workspace) -> None:
 
 def check_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
     """A master in frequency order gives the same results as one in the order of its keys."""
-    for case in (cases.numbers(), cases.mixed(), cases.duplicates(), cases.null_keys()):
-        assert_case(make, workspace, cases.by_frequency(case))
+    assert_case(make, workspace, cases.by_frequency(cases.duplicates()))
+    for case in (cases.numbers(), cases.mixed(), cases.null_keys()):
+        hows = HOWS if workspace.thorough else ("left",)
+        assert_case(make, workspace, cases.by_frequency(case), hows=hows)
     for case in (cases.string_keys(), cases.composite_keys(), cases.string_collisions()):
         assert_case(make, workspace, cases.by_frequency(case), hows=("left", "semi"))
     for case in (cases.long_runs(), cases.one_row(), cases.empty_master(), cases.only_null_keys()):
@@ -169,7 +176,7 @@ def check_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
 def check_skew_in_frequency_order(make: JoinFactory, workspace: Workspace) -> None:
     """Few keys make up most of the stream, and what is held from the beginning holds some."""
     for strings in (False, True):
-        case = cases.by_frequency(cases.skewed(strings), "row", shards=2)
+        case = part(cases.by_frequency(cases.skewed(strings), "row", shards=2), 10_000)
         least = smallest_memory(make, workspace, case, "left")
         memories = (2 * least, 600_000 + least)
         assert_case(make, workspace, case, hows=("left",), memories=memories, batch_rows=4000)

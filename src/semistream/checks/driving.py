@@ -12,6 +12,7 @@ from semistream.checks.workspace import Case, Workspace, part
 from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
 from semistream.core.join import HOWS, SemiStreamJoin
+from semistream.core.stats import JoinStats
 from semistream.joins.registry import make_join
 
 ROOMY = 8_000_000
@@ -80,9 +81,8 @@ class Run:
         before = self.join.stats.rows_in
         accepted = self.join.push(batch)
         assert 0 <= accepted <= batch.num_rows, f"push accepted {accepted} of {batch.num_rows}"
-        assert self.join.stats.rows_in == before + accepted, "push and rows_in differ"
+        assert self.look().rows_in == before + accepted, "push and rows_in differ"
         self.refusals += accepted < batch.num_rows
-        self.look()
         return accepted
 
     def step(self) -> int:
@@ -92,8 +92,8 @@ class Run:
     def take(self) -> int:
         """Take what is ready; how many results it were."""
         before = self.join.stats
-        count = self._keep(self.join.take())
-        after = self.join.stats
+        batch = self.join.take()
+        count, after = self._keep(batch), self._seen
         assert after.iterations == before.iterations, "take did an iteration"
         assert after.pages_read == before.pages_read, "take read pages"
         assert after.rows_waiting == before.rows_waiting, "take changed what waits"
@@ -122,21 +122,21 @@ class Run:
     def drain(self) -> None:
         """Drain the join by steps, which must not take for ever."""
         idle = 0
-        while self.join.stats.rows_waiting:
-            before = self.join.stats.rows_waiting
+        while before := self.look().rows_waiting:
             gave = self.step()
-            idle = idle + 1 if gave == 0 and self.join.stats.rows_waiting == before else 0
+            idle = idle + 1 if gave == 0 and self._seen.rows_waiting == before else 0
             assert idle < MOST_IDLE_STEPS, f"{before} rows wait for ever"
         while self.take():
             pass
 
-    def look(self) -> None:
-        """Check what must hold at any moment."""
-        stats = self.join.stats
-        held = stats.rows_matched + stats.rows_unmatched + stats.rows_waiting
+    def look(self) -> JoinStats:
+        """Check what must hold at any moment; the counters."""
+        self._seen = stats = self.join.stats
+        held = stats.rows_matched + stats.rows_unmatched + stats.rows_waiting + stats.rows_shed
         assert stats.rows_in == held, (
             f"{stats.rows_in} rows came in, but {stats.rows_matched} matched + "
-            f"{stats.rows_unmatched} unmatched + {stats.rows_waiting} waiting are {held}"
+            f"{stats.rows_unmatched} unmatched + {stats.rows_waiting} waiting + "
+            f"{stats.rows_shed} shed are {held}"
         )
         assert 0 <= stats.bytes_in_use <= stats.bytes_peak <= stats.bytes_limit, (
             f"{stats.bytes_in_use} bytes in use, peak {stats.bytes_peak}, "
@@ -145,6 +145,7 @@ class Run:
         assert sum(stats.bytes_by_component.values()) == stats.bytes_in_use
         assert stats.bytes_peak >= self._peak, "the peak fell"
         self._peak = stats.bytes_peak
+        return stats
 
     def table(self) -> pa.Table:
         """All results so far."""
@@ -178,9 +179,8 @@ def open_run(
     **arguments: Any,
 ) -> Run:
     """A fresh join of a case, ready to be driven."""
-    path = workspace.master(case)
-    schema = case.stream.schema
-    join = make(path, on=dict(case.on), schema=schema, how=how, memory=memory, **arguments)
+    master, schema = workspace.opened(case), case.stream.schema
+    join = make(master, on=dict(case.on), schema=schema, how=how, memory=memory, **arguments)
     assert join.stats.bytes_limit == memory, "the join has another limit than it was given"
     return Run(join)
 
@@ -250,7 +250,8 @@ def assert_case(
     """Join a case for each kind of join and compare.
 
     Without `memories` once with as little as the join takes, for the first rows of the stream, and
-    once with much.
+    once with much; the latter, unless the workspace is thorough, for two of the four kinds of join:
+    with much memory they differ in what is written at the end only.
     """
     for how in hows:
         if memories is None and case.stream.num_rows:
@@ -265,7 +266,8 @@ def assert_case(
                 memories=(least,),
                 columns=columns,
             )
-        for memory in memories or (ROOMY,):
+        spared = len(hows) == len(HOWS) and how not in ("left", "semi") and not workspace.thorough
+        for memory in memories or (() if spared and case.stream.num_rows else (ROOMY,)):
             what = f"{make.name}, {case.name}, {how}, {memory} bytes"
             run = open_run(make, workspace, case, how, memory, columns=columns)
             try:

@@ -46,7 +46,7 @@ def check_batch_sizes(make: JoinFactory, workspace: Workspace) -> None:
     short = part(cases.duplicates(), 150)
     for rows in (1, 2, 7):
         assert_case(make, workspace, short, hows=("left",), batch_rows=rows)
-    case = cases.uniform()
+    case = part(cases.uniform(), 20_000)
     least = smallest_memory(make, workspace, case, "inner")
     for rows in (1000, 100_000):
         memories = (4 * least, ROOMY)
@@ -111,7 +111,7 @@ def check_bursts(make: JoinFactory, workspace: Workspace) -> None:
 
 def check_back_pressure(make: JoinFactory, workspace: Workspace) -> None:
     """Without room rows are refused, none is lost, and room comes back by steps alone."""
-    case = part(cases.uniform(), 6000)
+    case = part(cases.uniform(), 3000)
     for how in HOWS:
         memory = smallest_memory(make, workspace, case, how)
         run = open_run(make, workspace, case, how, memory)
@@ -153,7 +153,7 @@ def check_results_come_without_finish(make: JoinFactory, workspace: Workspace) -
 
 def check_reuse_after_finish(make: JoinFactory, workspace: Workspace) -> None:
     """After `finish` the join takes rows again, as if it were new."""
-    case = cases.mixed()
+    case = part(cases.mixed(), 1000)
     for how in HOWS:
         memory = 2 * smallest_memory(make, workspace, case, how)
         run = open_run(make, workspace, case, how, memory)
@@ -280,7 +280,7 @@ def _sequence(
 
 def check_other_seeds(make: JoinFactory, workspace: Workspace) -> None:
     """Chance decides at most what is cached, never what comes out."""
-    case = part(cases.skewed(True), 6000)
+    case = part(cases.skewed(True), 4000)
     memory = 2 * smallest_memory(make, workspace, case, "inner")
     for seed in (1, 2**31, -5):
         run = open_run(make, workspace, case, "inner", memory, seed=seed)

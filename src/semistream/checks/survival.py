@@ -116,7 +116,7 @@ def check_snapshot_at_any_moment(make: JoinFactory, workspace: Workspace) -> Non
         case = part(whole, rows)
         # A little more than the least: what is left of a batch may be longer on average.
         memory = smallest_memory(make, workspace, case, how, 20) * 11 // 10
-        for moment in (*range(12), *range(15, 400, 7)):
+        for moment in (*range(12), *range(15, 400, 7 if workspace.thorough else 21)):
             if _moved_at(make, workspace, case, how, memory, moment) < moment:
                 break
 
@@ -151,7 +151,8 @@ def _moved_at(
 
 def check_snapshot_of_a_full_join(make: JoinFactory, workspace: Workspace) -> None:
     """What fitted into a join fits into a new one with as much memory, whatever it has learnt."""
-    for case, factor in ((cases.uniform(), 2), (cases.uniform(), 4), (cases.skewed(True), 1.2)):
+    for whole, factor in ((cases.uniform(), 2), (cases.uniform(), 4), (cases.skewed(True), 1.2)):
+        case = part(whole, 12_000)
         memory = int(factor * smallest_memory(make, workspace, case, "inner", 4000))
         run = open_run(make, workspace, case, "inner", memory)
         batches = cut(case.stream, 4000)

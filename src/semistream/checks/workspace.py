@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from semistream.checks.oracle import Oracle
 from semistream.store.build import build_master
+from semistream.store.file import FileMaster, open_master
 
 SMALL_PAGE = 4096
 """Small pages, so that small masters have many."""
@@ -59,26 +61,47 @@ def part(case: Case, rows: int) -> Case:
 class Workspace:
     """A directory with masters and a database with expected results, each made at first use.
 
-    Without a directory it makes one of its own and removes it when closed.
+    Without a directory it makes one of its own and removes it when closed; with one, several
+    processes may share it. What is not `thorough` leaves out combinations that prove little more
+    than others do.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, *, thorough: bool = True) -> None:
         self._own = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="semistream-checks-"))
+        self.thorough = thorough
         self.oracle = Oracle()
         self._masters: dict[str, tuple[Path, pa.Table]] = {}
+        self._opened: dict[str, FileMaster] = {}
 
     def master(self, case: Case) -> Path:
         """The path of the case's master."""
         name = case.master_name or case.name
         if name not in self._masters:
             path = self.directory / name
-            options = {"page_size": SMALL_PAGE, **case.build}
-            build_master(path, case.master, list(case.on.values()), **options)
+            if not path.exists():
+                self._build(path, case)
             self._masters[name] = path, case.master
         path, table = self._masters[name]
         assert table is case.master, f"two masters are called {name!r}"
         return path
+
+    def opened(self, case: Case) -> FileMaster:
+        """The case's master, opened once for all joins."""
+        name = case.master_name or case.name
+        path = self.master(case)
+        if name not in self._opened:
+            self._opened[name] = open_master(path)
+        return self._opened[name]
+
+    def _build(self, path: Path, case: Case) -> None:
+        """Build beside, then rename: who comes second uses what the first has made."""
+        beside = Path(tempfile.mkdtemp(prefix="building-", dir=self.directory)) / "master"
+        options = {"page_size": SMALL_PAGE, **case.build}
+        build_master(beside, case.master, list(case.on.values()), **options)
+        with contextlib.suppress(OSError):
+            beside.rename(path)
+        shutil.rmtree(beside.parent)
 
     def assert_exact(
         self, actual: pa.Table, case: Case, how: str, what: str, columns: list[str] | None = None
@@ -95,6 +118,9 @@ class Workspace:
     def close(self) -> None:
         """Free the database and remove a directory of our own."""
         self.oracle.close()
+        for master in self._opened.values():
+            master.close()
+        self._opened.clear()
         if self._own:
             shutil.rmtree(self.directory, ignore_errors=True)
 
