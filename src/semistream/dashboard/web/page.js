@@ -128,21 +128,22 @@
         stroke: colour("faint"), font: "11px Inter, system-ui, sans-serif",
         grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false }, gap: 5,
       };
-      const fromZero = (u, low, high) => [0, known(high) && high > 0 ? high * 1.08 : 1];
+      const upTo = (room) => (u, low, high) => [0, known(high) && high > 0 ? high * room : 1];
       const logRange = (u, low, high) =>
         known(low) ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10];
       const y = definition.log
         ? { distr: 3, range: logRange }
-        : { range: definition.top ? () => [0, definition.top] : fromZero };
+        : { range: definition.top ? () => [0, definition.top] : upTo(definition.room || 1.08) };
       const scales = { x: { time: true, range: timeRange }, y };
       const axes = [
-        { ...axis, size: 24, space: 80, values: (u, ticks) => ticks.map(timeText) },
+        { ...axis, size: 24, space: 66, values: (u, ticks, at, space, step) =>
+          ticks.map((tick) => timeText(tick).slice(0, step < 60 ? 8 : 5)) },
         { ...axis, size: 48, space: 28, values: (u, ticks) => ticks.map((tick) =>
           known(tick) ? definition.tick(tick) : "") },
       ];
       if (definition.log) axes[1].filter = (u, splits) => splits.map(decade);
       if (right) {
-        scales.right = { range: fromZero };
+        scales.right = { range: upTo(1.08) };
         axes.push({
           ...axis, scale: "right", side: 1, size: 48, grid: { show: false }, space: 28,
           values: (u, ticks) => ticks.map((tick) => definition.tick(tick)),
@@ -150,9 +151,10 @@
       }
       const series = parts.map((part, at) => ({
         label: part.label, scale: part.scale || "y", stroke: colour(part.colour),
-        width: part.dashed || at >= stacked ? 1.75 : 1, points: { show: false },
+        // Layers of a stack are areas; an edge on the frame would be cut in half.
+        width: at >= stacked ? 1.75 : definition.top ? 0 : 1, points: { show: false },
         dash: part.dashed ? [6, 4] : undefined, spanGaps: at >= stacked,
-        fill: at < stacked ? faded(part.colour, 0.55)
+        fill: at < stacked ? faded(part.colour, 0.6)
           : part.fill ? faded(part.colour, 0.13) : undefined,
       }));
       const bands = [];
@@ -288,14 +290,14 @@
   let range = recorded ? "whole" : "recent";
   let recent = [];
   let whole = [];
-  let name = "semistream";
+  let about = { name: "semistream", facts: {} };
 
-  function showAbout(about) {
-    name = about.name;
-    byId("name").textContent = name;
-    byId("facts").textContent = Object.entries(about.facts)
-      .map(([fact, value]) => `${fact} ${value}`).join(" · ");
-    byId("facts").title = byId("facts").textContent;
+  function showAbout(algorithm) {
+    const facts = Object.entries(about.facts).map(([fact, value]) => `${fact} ${value}`);
+    const text = [algorithm, ...facts].filter(Boolean).join(" · ");
+    byId("name").textContent = about.name;
+    if (byId("facts").textContent === text) return;
+    byId("facts").textContent = byId("facts").title = text;
   }
 
   function showState(state, reason) {
@@ -303,7 +305,7 @@
     byId("word").textContent = state;
     byId("reason").textContent = reason || "";
     byId("state").title = reason || "";
-    document.title = `${state} – ${name}`;
+    document.title = `${state} – ${about.name}`;
   }
 
   function showClock(moment) {
@@ -331,6 +333,7 @@
     recent = recent.concat(moments).slice(-MOST_MOMENTS);
     const last = recent[recent.length - 1];
     showState(last.state, last.reason);
+    showAbout(last.algorithm);
     draw();
   }
 
@@ -398,13 +401,17 @@
     byId("note").hidden = !recorded.note;
     byId("note").textContent = recorded.note;
     recent = whole = recorded.moments;
-    showAbout(recorded.about);
+    about = recorded.about;
     const last = whole[whole.length - 1];
+    showAbout(last && last.algorithm);
     if (last) showState(last.state, last.reason);
     else showState("stopped", "nothing was recorded");
     draw();
   } else {
-    fetch("about.json").then((answer) => answer.json()).then(showAbout);
+    fetch("about.json").then((answer) => answer.json()).then((answer) => {
+      about = answer;
+      showAbout(recent.length && recent[recent.length - 1].algorithm);
+    });
     follow();
     setInterval(fetchWhole, WHOLE_EVERY_MS);
   }

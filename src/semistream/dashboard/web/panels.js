@@ -112,7 +112,7 @@ const semistream = {};
       facts: [
         ["at the source", (moment) => moment.rows_behind, format.count],
         ["waiting in the join", (moment) => moment.rows_waiting, format.count],
-        ["joined in all", total("numRecordsIn"), format.count],
+        ["rows in all", total("numRecordsIn"), format.count],
       ],
     },
     {
@@ -124,11 +124,11 @@ const semistream = {};
     },
     {
       id: "time", title: "Where the time goes",
-      hint: "Busy near 100 %: CPU is the limit. Disk: the reads are. Waiting: there is room.",
+      hint: "Mostly busy: CPU is the limit. Disk: reads are the limit. Waiting: there is room.",
       value: format.share, tick: format.shareTick, top: 1, summary: "mean",
       stack: () => [
         { label: "busy", colour: "teal", of: field("busy_share") },
-        { label: "disk reads", colour: "amber", of: field("io_share") },
+        { label: "disk", colour: "amber", of: field("io_share") },
         { label: "waiting", colour: "grey", of: field("idle_share") },
       ],
     },
@@ -151,10 +151,10 @@ const semistream = {};
     },
     {
       id: "cost", title: "Cost per row",
-      hint: "Fewer pages a row is better. Measured far below predicted: the plan does not fit.",
-      value: format.figure, tick: format.rateTick,
+      hint: "Fewer pages is better; measured (per second of work) should reach predicted.",
+      value: format.figure, tick: format.rateTick, room: 1.5,
       lines: () => [
-        { label: "pages/row", colour: "violet", of: field("pages_per_row"), fill: true },
+        { label: "pages a row", colour: "violet", of: field("pages_per_row"), fill: true },
         { label: "measured", colour: "teal", of: field("measured_rows_s"), scale: "right",
           value: format.rate },
         { label: "predicted", colour: "amber", of: field("predicted_rows_s"), scale: "right",
@@ -170,7 +170,7 @@ const semistream = {};
     },
     {
       id: "lost", title: "Without a partner",
-      hint: "Rows per second without a master row, unusable (dead letters) or dropped (shed).",
+      hint: "Rows with no master row; dead letters cannot be processed, shed were dropped.",
       value: format.rate, tick: format.rateTick,
       lines: () => [
         { label: "unmatched", colour: "blue", of: field("unmatched_rows_s"), fill: true,
