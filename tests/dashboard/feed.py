@@ -11,7 +11,7 @@ from semistream.dashboard.tracker import Tracker
 from semistream.spark.metrics import BatchStats
 from semistream.spark.recorder import MicroBatch
 
-KEYS = {"4711": 70, "17": 35, "<script>alert(1)</script>": 23, "a&b \"c\"": 18, "5": 14}
+KEYS = {"4711": 70, "17": 35, "<script>alert(1)</script>": 23, 'a&b "c"': 18, "5": 14}
 
 
 @dataclass

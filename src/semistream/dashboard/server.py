@@ -41,7 +41,7 @@ COOKIE = "semistream_token"
 MOST_VIEWERS = 16
 """Pages that are told of every moment at once; each takes a thread."""
 
-EVENT_PAUSE_S = 0.2
+EVENT_PAUSE_S = 0.4
 """A page is told of new moments at most so often, however fast they come."""
 
 HEARTBEAT_S = 10.0
