@@ -16,7 +16,12 @@ PANELS = ("rates", "memory", "time", "latency", "hits", "cost", "batches", "lost
 # Whether a plot has more than its background and grid: the colours on its canvas.
 COLOURS = """(id) => {
   const canvas = document.querySelector(`#panel-${id} canvas`);
-  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const copy = document.createElement("canvas");
+  copy.width = canvas.width;
+  copy.height = canvas.height;
+  const context = copy.getContext("2d", { willReadFrequently: true });
+  context.drawImage(canvas, 0, 0);
+  const data = context.getImageData(0, 0, copy.width, copy.height).data;
   const seen = new Set();
   for (let at = 0; at < data.length; at += 4) {
     seen.add((data[at] << 24) | (data[at + 1] << 16) | (data[at + 2] << 8) | data[at + 3]);
@@ -96,5 +101,5 @@ def opened(browser: Browser, address: str, **context: Any) -> Iterator[Seen]:
             for url in seen.asked
             if (urlsplit(url).scheme, urlsplit(url).netloc) != (home.scheme, home.netloc)
         }
-        assert not elsewhere
-        assert not seen.problems
+        assert elsewhere == set()
+        assert seen.problems == []

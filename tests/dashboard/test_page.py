@@ -63,7 +63,7 @@ def test_panels_fill_numbers_change_and_nothing_scrolls(browser: Browser, played
         assert "budget 8.0 MB" in seen.legend("memory")
         played.seconds(10, rows=50_000)
         seen.page.wait_for_function(
-            "document.querySelector('#panel-rates .legend').textContent.includes('50.0 k/s')"
+            "() => document.querySelector('#panel-rates .legend').textContent.includes('50.0 k/s')"
         )
         assert "predicted \N{EN DASH}" in seen.legend("cost")
         for hint in seen.page.locator(".hint").all():
@@ -132,7 +132,9 @@ def test_light_and_dark_and_the_whole_run(browser: Browser, played: Played) -> N
         assert dark != light
         assert min(seen.colours().values()) > 10
         seen.page.click("text=Whole run")
-        seen.page.wait_for_function("performance.getEntriesByName(location.href + 'history.json')")
+        seen.page.wait_for_function(
+            "() => performance.getEntriesByName(location.href + 'history.json').length > 0"
+        )
         assert seen.page.locator("[data-range=whole][aria-pressed=true]").count() == 1
         assert min(seen.colours().values()) > 10
         # The cursor reads the values of its moment.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from email.message import Message
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
@@ -44,17 +45,29 @@ def served(token: str | None = None, port: int = 0) -> Iterator[tuple[DashboardS
         server.close()
 
 
-def get(server: DashboardServer, path: str, **headers: str) -> HTTPResponse:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=20)
-    connection.request("GET", path, headers=headers)
-    answer = connection.getresponse()
-    answer.body = answer.read() if path != "/events" else b""  # type: ignore[attr-defined]
-    return answer
+@dataclass
+class Answer:
+    """What the server said."""
+
+    status: int
+    headers: Message
+    text: str
 
 
-def text(answer: HTTPResponse) -> str:
-    body: bytes = answer.body  # type: ignore[attr-defined]
-    return body.decode()
+def get(server: DashboardServer, path: str, **headers: str) -> Answer:
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.headers, answer.read().decode())
+
+
+@contextmanager
+def listening(server: DashboardServer) -> Iterator[HTTPResponse]:
+    """The events, as they come."""
+    with closing(HTTPConnection("127.0.0.1", server.port, timeout=20)) as connection:
+        connection.request("GET", "/events")
+        with closing(connection.getresponse()) as answer:
+            yield answer
 
 
 def test_every_asset_with_its_headers() -> None:
@@ -68,8 +81,8 @@ def test_every_asset_with_its_headers() -> None:
             assert "unsafe" not in policy
             assert answer.headers["X-Frame-Options"] == "DENY"
             assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        assert "Leon Sorokin" in text(get(server, "/uplot/LICENSE"))
-        page = text(get(server, "/"))
+        assert "Leon Sorokin" in get(server, "/uplot/LICENSE").text
+        page = get(server, "/").text
         # Everything the page names is served, and nothing of it comes from elsewhere.
         named = set(re.findall(r'(?:src|href)="([^"]+)"', page)) - {"report.html"}
         assert {f"/{name}" for name in named} <= set(ASSETS)
@@ -89,7 +102,7 @@ def test_health_says_the_same_to_all() -> None:
         for state in (KEEPING_UP, FALLING_BEHIND, OVER_BUDGET, STOPPED):
             history.add(full(state=state))
             answer = get(server, "/health")
-            said = json.loads(text(answer))
+            said = json.loads(answer.text)
             assert (said["state"], said["reason"]) == (state, "because")
             answers.append(answer.status)
         assert answers == [200, 200, 503, 503]
@@ -100,7 +113,7 @@ def test_metrics_in_prometheus_format() -> None:
         history.add(full())
         answer = get(server, "/metrics")
     assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-    lines = text(answer).splitlines()
+    lines = answer.text.splitlines()
     sample = re.compile(
         r'semistream_[A-Za-z]+\{pipeline="orders \\"new\\"\\n",algorithm="sweepjoin"'
         r'(,[a-z]+="[^"]+")?\} [-+0-9.e]+'
@@ -131,40 +144,37 @@ def test_a_structured_line() -> None:
     assert "k" not in line
 
 
-def events(server: DashboardServer, count: int, **headers: str) -> list[list[dict[str, object]]]:
-    answer = get(server, "/events", **headers)
-    assert answer.headers["Content-Type"].startswith("text/event-stream")
-    found = []
-    while len(found) < count:
-        line = answer.readline()
-        assert line, "the events have ended"
+def next_event(answer: HTTPResponse) -> list[dict[str, object]]:
+    while line := answer.readline():
         if line.startswith(b"data: ["):
-            found.append(json.loads(line[6:]))
-    answer.close()
-    return found
+            found: list[dict[str, object]] = json.loads(line[6:])
+            return found
+    raise AssertionError("the events have ended")
 
 
 def test_events_tell_the_past_and_what_comes() -> None:
     with served() as (server, history):
         for second in range(3):
             history.add(full(1.7e9 + second))
-        timer = threading.Timer(0.5, history.add, [full(1.7e9 + 3)])
-        timer.start()
-        first, second_event = events(server, 2)
-        assert [moment["at"] for moment in first] == [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
-        assert [moment["at"] for moment in second_event] == [1.7e9 + 3]
-        assert first[0]["hot_keys"] == [["k", 0.1]]
+        with listening(server) as answer:
+            assert answer.headers["Content-Type"].startswith("text/event-stream")
+            first = next_event(answer)
+            assert [moment["at"] for moment in first] == [1.7e9, 1.7e9 + 1, 1.7e9 + 2]
+            assert first[0]["hot_keys"] == [["k", 0.1]]
+            history.add(full(1.7e9 + 3))
+            assert [moment["at"] for moment in next_event(answer)] == [1.7e9 + 3]
+            history.close()
+            assert b"event: end" in answer.read()
 
 
 def test_too_many_pages() -> None:
     with served() as (server, history):
         history.add(full())
-        opened = [get(server, "/events") for _ in range(MOST_VIEWERS)]
-        assert {answer.status for answer in opened} == {200}
-        assert get(server, "/events").status == 503
-        assert get(server, "/metrics").status == 200
-        for answer in opened:
-            answer.close()
+        with ExitStack() as stack:
+            for _ in range(MOST_VIEWERS):
+                assert stack.enter_context(listening(server)).status == 200
+            assert get(server, "/events").status == 503
+            assert get(server, "/metrics").status == 200
 
 
 def test_a_token_is_wanted_and_the_wrong_one_refused() -> None:
@@ -181,14 +191,14 @@ def test_a_token_is_wanted_and_the_wrong_one_refused() -> None:
             assert get(server, path).status == 401, path
         wrong = get(server, "/?token=not+that+one+at+all")
         assert wrong.status == 401
-        assert "The token is wrong." in text(wrong)
+        assert "The token is wrong." in wrong.text
         assert get(server, "/metrics", Authorization="Bearer wrong").status == 401
         assert get(server, "/metrics", Cookie="semistream_token=wrong").status == 401
         assert get(server, "/metrics", Authorization=f"Bearer {TOKEN}").status == 200
         # Load balancers need none, and hear only the state.
         health = get(server, "/health")
-        assert json.loads(text(health)) == {"state": KEEPING_UP}
-        welcome = get(server, server.address.split("/", 3)[3].join(["/", ""]))
+        assert json.loads(health.text) == {"state": KEEPING_UP}
+        welcome = get(server, "/" + server.address.split("/", 3)[3])
         assert welcome.status == 303
         assert welcome.headers["Location"] == "/"
         cookie = welcome.headers["Set-Cookie"]
