@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -113,7 +114,7 @@ def watch(
     start_ns = clock.now_ns() + int(PATIENCE_S * 1e9)
     ended = "the source has ended"
     if watcher is not None:
-        watcher.tracker.working = lambda: bool(query.status["isTriggerActive"])
+        watcher.tracker.working = lambda: _at_work(query)
     while query.isActive and not stop.is_set():
         batches = worked(recorder)
         now_ns = clock.now_ns()
@@ -137,6 +138,14 @@ def watch(
     if first is None:
         return 0.0
     return (batches[-1].ended_ns - first.ended_ns) / 1e9 + first.seconds
+
+
+def _at_work(query: StreamingQuery) -> bool:
+    """Whether a micro-batch is at work; no, if Spark is about to end and cannot be asked."""
+    try:
+        return bool(query.status["isTriggerActive"])
+    except (PySparkException, Py4JError, OSError):
+        return False
 
 
 def moment(batches: Sequence[MicroBatch], now_ns: int) -> list[tuple[str, render.Cell]]:

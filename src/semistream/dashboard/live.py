@@ -31,9 +31,6 @@ EVERY_S = 0.8
 LINE_EVERY_S = 10.0
 """A structured line comes so often, and whenever the state changes."""
 
-FAREWELL_S = 1.0
-"""How long pages that are open have to hear that the pipeline has stopped."""
-
 
 class Watch:
     """Watches a pipeline from before it starts until it has stopped.
@@ -108,7 +105,6 @@ class Watch:
         self.history.close()
         self._files.close()
         if self.server is not None:
-            threading.Event().wait(FAREWELL_S)
             self.server.close()
         if self._report is not None:
             self._report.write_text(report(self.about, self.history.whole), encoding="utf-8")

@@ -44,6 +44,9 @@ MOST_VIEWERS = 16
 EVENT_PAUSE_S = 0.4
 """A page is told of new moments at most so often, however fast they come."""
 
+FAREWELL_S = 2.0
+"""How long pages that are open have to hear that the pipeline has stopped."""
+
 HEARTBEAT_S = 10.0
 REQUEST_TIMEOUT_S = 20.0
 
@@ -124,8 +127,8 @@ class DashboardServer:
 
     def __init__(self, about: About, history: History, access: Access) -> None:
         self.access = access
-        context = _Context(about, history, access)
-        self._http = _listen(access, context)
+        self._context = _Context(about, history, access)
+        self._http = _listen(access, self._context)
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(
             target=self._http.serve_forever, args=(0.1,), name="semistream-dashboard", daemon=True
@@ -149,7 +152,9 @@ class DashboardServer:
         return f"http://{host}:{self.port}/{query}"
 
     def close(self) -> None:
-        """Stop listening. Close the history before, so that open pages see its end."""
+        """Stop listening. If the history is closed, pages that are open see its end first."""
+        if self._context.history.closed:
+            self._context.wait_until_empty(FAREWELL_S)
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
@@ -162,9 +167,29 @@ class _Context:
     about: About
     history: History
     access: Access
+    viewers: int = 0
 
     def __post_init__(self) -> None:
-        self.viewers = threading.BoundedSemaphore(MOST_VIEWERS)
+        self._changed = threading.Condition()
+
+    def enter(self) -> bool:
+        """One more page is told of events; False if there are too many."""
+        with self._changed:
+            if self.viewers == MOST_VIEWERS:
+                return False
+            self.viewers += 1
+            return True
+
+    def leave(self) -> None:
+        """One page less."""
+        with self._changed:
+            self.viewers -= 1
+            self._changed.notify_all()
+
+    def wait_until_empty(self, timeout_s: float) -> None:
+        """Until no page is told of events any more, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.viewers == 0, timeout_s)
 
 
 def _listen(access: Access, context: _Context) -> _Server:
@@ -328,7 +353,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _events(self) -> None:
         """Server-sent events: the recent moments, then each as it comes, until the page goes."""
-        if not self.context.viewers.acquire(blocking=False):
+        if not self.context.enter():
             self._text(HTTPStatus.SERVICE_UNAVAILABLE, f"{MOST_VIEWERS} pages are open already.\n")
             return
         try:
@@ -339,7 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass  # the page was closed
         finally:
-            self.context.viewers.release()
+            self.context.leave()
 
     def _send_events(self) -> None:
         history, number = self.context.history, 0

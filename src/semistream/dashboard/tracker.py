@@ -156,13 +156,15 @@ class Tracker:
 
     def moment(self) -> Moment:
         """What the pipeline does now."""
-        now_s = self._clock.now_ns() / 1e9
-        quiet_s = now_s - self._recent[-1].ended_ns / 1e9 if self._recent else 0.0
-        working = bool(quiet_s > WINDOW_S and self.working and self.working())
         with self._lock:
-            return self._moment(now_s, quiet_s, working)
+            last_s = self._recent[-1].ended_ns / 1e9 if self._recent else None
+        # Asked without the lock: it may take a while, and micro-batches come meanwhile.
+        quiet = last_s is not None and self._clock.now_ns() / 1e9 - last_s > WINDOW_S
+        working = bool(quiet and self.working is not None and self.working())
+        with self._lock:
+            return self._moment(self._clock.now_ns() / 1e9, working)
 
-    def _moment(self, now_s: float, quiet_s: float, working: bool) -> Moment:
+    def _moment(self, now_s: float, working: bool) -> Moment:
         at = self._epoch_s + now_s
         if not self._recent:
             state, reason = self._judge.state(Facts(now_s))
@@ -170,6 +172,7 @@ class Tracker:
                 state, reason = STOPPED, self._stopped
             return Moment(at, state, reason)
         last = self._recent[-1]
+        quiet_s = now_s - last.ended_ns / 1e9
         still = self._stopped is not None or quiet_s > max(WINDOW_S, 3 * last.seconds)
         recent = [] if still else self._recent
         held, total = last.stats.join, self._total
