@@ -14,6 +14,7 @@ from typing import Any
 from semistream.dashboard.history import WholeRun
 from semistream.dashboard.moment import Moment
 from semistream.dashboard.recording import About, RecordedRun
+from semistream.dashboard.replay import without_keys
 
 _STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _SCRIPT = re.compile(r'<script src="([^"]+)" defer></script>')
@@ -72,8 +73,6 @@ def embedded(value: Any) -> str:
 
 def report_of(run: RecordedRun, *, hide_keys: bool = False) -> str:
     """The report of a recorded run, however long, with what is wrong with its end."""
-    from semistream.dashboard.replay import without_keys
-
     whole = WholeRun()
     for moment in run.moments():
         whole.add(without_keys(moment) if hide_keys else moment)
