@@ -4,11 +4,13 @@
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
 #   4. a PostgreSQL server for the tests of its sink, likewise
-#   5. the compiled kernels in their on-disk cache
+#   5. Chromium for the tests of the dashboard, likewise
+#   6. the compiled kernels in their on-disk cache
 #
 # Usage: scripts/setup.sh           all of it
 #        scripts/setup.sh java      only step 3
 #        scripts/setup.sh postgres  only step 4
+#        scripts/setup.sh chromium  only step 5
 # PYTHON=/path/to/python3.12 chooses another interpreter for a new .venv.
 
 set -euo pipefail
@@ -197,6 +199,34 @@ warning: No PostgreSQL server, and it could not be installed from here.
 TEXT
 }
 
+# --- Chromium ------------------------------------------------------------------------------
+
+# The same names that semistream.testing.browser looks for.
+has_chromium() {
+  command -v chromium >/dev/null || command -v chromium-browser >/dev/null ||
+    command -v google-chrome >/dev/null
+}
+
+# Never fails: only tests and the script that takes the pictures of the dashboard need it. The
+# fonts are for the pictures; without them a page still shows.
+ensure_chromium() {
+  has_chromium && return
+  if can_apt; then
+    say "Installing Chromium (tests of the dashboard open it in a real browser)"
+    apt_refresh
+    apt_install chromium || true
+    apt_install fonts-inter || true
+    has_chromium && return
+  fi
+  cat >&2 <<TEXT
+warning: No Chromium, and it could not be installed from here.
+  Only the tests of the dashboard's page need it; they are skipped.
+  Hint: install one and run 'scripts/setup.sh chromium' to check, for example
+          Debian           sudo apt-get install chromium
+          Fedora           sudo dnf install chromium
+TEXT
+}
+
 # --- kernels -------------------------------------------------------------------------------
 
 kernels_digest() {
@@ -233,6 +263,12 @@ if [ "${1:-}" = postgres ]; then
   exit
 fi
 
+if [ "${1:-}" = chromium ]; then
+  ensure_chromium
+  if has_chromium; then say "Chromium is there."; fi
+  exit
+fi
+
 digest=$(cat requirements.lock pyproject.toml scripts/setup.sh | cksum)
 if ! venv_works; then
   make_venv
@@ -243,6 +279,7 @@ if [ "$(cat $stamp 2>/dev/null)" != "$digest" ]; then
   install_packages
   ensure_java
   ensure_postgres
+  ensure_chromium
   printf '%s\n' "$digest" >$stamp
   say "Installed. The command is $venv/bin/semistream"
 fi

@@ -46,7 +46,8 @@ def test_the_first_micro_batch_and_a_stream_that_stands_still() -> None:
 
 def test_the_summary_adds_up() -> None:
     recorder = Recorder()
-    recorder._batches.extend([batch(0, 1.0, 1000), batch(1, 2.0, 500)])
+    recorder.add(batch(0, 1.0, 1000))
+    recorder.add(batch(1, 2.0, 500))
     plain = plain_summary(recorder, 1.5)
     assert plain["rows_in"] == 1500
     assert plain["rows_out"] == 3000

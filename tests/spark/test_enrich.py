@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -168,6 +169,9 @@ def test_rows_of_a_stream_wait_and_survive_a_restart(
     for how in HOWS:
         first = run(how, lambda query: len(query.recentProgress) > 2)
         assert stats(first).join.rows_waiting, "some rows must still wait when the first run ends"
+        oldest_ms = stats(first).oldest_ms
+        assert oldest_ms is not None, "how old the oldest of them is, is known"
+        assert 0 <= time.time() - oldest_ms / 1000 < 300
     for how, out in outs.items():
         schema = spark_schema(arrow_schema(out.schema))[1]
         run(how, partial(_all_arrived, stream, schema, workspace, how))

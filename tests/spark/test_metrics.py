@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -53,14 +54,21 @@ def test_a_line_per_micro_batch(
     stream.send(table)
     stream.send(table)
     caplog.set_level(logging.INFO, logger="semistream.spark")
-    listener = log_stats(spark)
+    listeners = [log_stats(spark), log_stats(spark, structured=True)]
     try:
         query = stream.start(enrich(stream.frame(), tmp_path / "m", "k", memory="4MB"), "out")
         assert query.awaitTermination(200)
-        until(lambda: len(caplog.messages) >= 2)
+        until(lambda: len(caplog.messages) >= 4)
     finally:
-        spark.streams.removeListener(listener)
-    assert all("3 in, 2 out" in line and "master v1" in line for line in caplog.messages)
+        for listener in listeners:
+            spark.streams.removeListener(listener)
+    structured = [json.loads(line) for line in caplog.messages if line.startswith("{")]
+    plain = [line for line in caplog.messages if not line.startswith("{")]
+    assert all("3 in, 2 out" in line and "master v1" in line for line in plain)
+    assert [line["batch"] for line in structured] == [0, 1]
+    assert [line["numRecordsOut"] for line in structured] == [2, 2]
+    assert stats(query).hot_keys == {"1": 1, "2": 1, "9": 1}
+    assert stats(query).sampled_rows == 3
     figures = stats(query).metrics()
     assert (figures["numRecordsIn"], figures["numUnmatchedProbeRecords"]) == (3, 1)
     assert figures["avgJoinFanOut"] == 1.0

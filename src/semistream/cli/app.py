@@ -11,6 +11,7 @@ import semistream
 from semistream.cli import render
 from semistream.cli.algorithms import algorithms
 from semistream.cli.bench import bench
+from semistream.cli.dashboard import dashboard
 from semistream.cli.demo import demo
 from semistream.cli.master import master
 from semistream.cli.run import run
@@ -59,5 +60,5 @@ def main() -> None:
     """Join a stream with a master table on disk that is larger than memory."""
 
 
-for command in (demo, run, master, algorithms, bench):
+for command in (demo, run, dashboard, master, algorithms, bench):
     main.add_command(command)

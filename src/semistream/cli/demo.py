@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 
 from semistream.cli import render
 from semistream.cli.options import json_option
+from semistream.cli.watching import Watching, watching_options
 from semistream.core.budget import format_bytes
 from semistream.core.clock import SystemClock
 from semistream.etl.pipeline import Join, Master, Pipeline, Sink, Source, Spark, Trigger
@@ -39,6 +41,7 @@ MOST_BATCH_ROWS = 200_000
     show_default=True,
     help="Sales per second on average; they come in bursts.",
 )
+@watching_options
 @json_option
 @click.pass_context
 def demo(
@@ -48,6 +51,7 @@ def demo(
     memory: str,
     skew: float,
     rate: int,
+    watching: Watching,
     as_json: bool,
 ) -> None:
     """Run the whole pipeline for 30 seconds and show what happens.
@@ -61,9 +65,10 @@ def demo(
     from semistream.spark.recorder import recorded
 
     clock = SystemClock()
-    with tempfile.TemporaryDirectory(prefix="semistream-demo-") as made:
-        folder = Path(made)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="semistream-demo-")))
         pipeline = demo_pipeline(folder, rows=rows, memory=memory, skew=skew, rate=rate)
+        watcher = stack.enter_context(watching.of(pipeline, clock))
         render.note(f"Building a master of {rows:,} products …")
         build_master(pipeline.master.path, products(rows), key="product_id")
         with open_master(pipeline.master.path) as master:
@@ -71,14 +76,14 @@ def demo(
         render.note("Starting Spark …")
         with (
             streaming.session(pipeline.spark, folder / "spark.log") as session,
-            recorded(session, clock) as recorder,
+            recorded(session, clock, None if watcher is None else watcher.add) as recorder,
             streaming.stop_on_interrupt() as stop,
         ):
             query = start(pipeline, session)
             render.note("Loading the kernels, then joining; Ctrl-C ends it …")
             title = f"Sales enriched with {rows:,} products ({size} on disk), written to Parquet"
             with render.LiveFacts(title) as live:
-                took_s = streaming.watch(query, recorder, live, stop, clock, seconds)
+                took_s = streaming.watch(query, recorder, live, stop, clock, seconds, watcher)
         written = read_back(pipeline.sink)
         render.note(f"Comparing {written.rows:,} written rows with DuckDB's join of the sales …")
         sent = rows_sent(pipeline.sink)

@@ -9,6 +9,7 @@ import click
 
 from semistream.cli import render
 from semistream.cli.options import json_option
+from semistream.cli.watching import Watching, watching_options
 from semistream.core.budget import format_bytes
 from semistream.core.clock import SystemClock
 from semistream.etl.pipeline import Pipeline, load_pipeline
@@ -23,8 +24,11 @@ from semistream.store.file import open_master
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where Spark writes its log. [default: a file in the system's temporary folder]",
 )
+@watching_options
 @json_option
-def run(file: Path, seconds: float | None, log: Path | None, as_json: bool) -> None:
+def run(
+    file: Path, seconds: float | None, log: Path | None, watching: Watching, as_json: bool
+) -> None:
     """Run the pipeline that FILE, in TOML, describes.
 
     Shows what it does until the source ends, the time is over or Ctrl-C comes. Started again, it
@@ -36,20 +40,21 @@ def run(file: Path, seconds: float | None, log: Path | None, as_json: bool) -> N
 
     pipeline = load_pipeline(file)
     clock = SystemClock()
-    if ensure_master(pipeline.master):
-        render.note(f"Built the master {str(pipeline.master.path)!r}")
     log = log or Path(tempfile.gettempdir()) / f"semistream-{file.stem}-spark.log"
-    for line in plan(pipeline):
-        render.note(line)
-    render.note(f"Spark's log: {log}")
-    with (
-        streaming.session(pipeline.spark, log) as session,
-        recorded(session, clock) as recorder,
-        streaming.stop_on_interrupt() as stop,
-    ):
-        query = start(pipeline, session)
-        with render.LiveFacts(file.name) as live:
-            took_s = streaming.watch(query, recorder, live, stop, clock, seconds)
+    with watching.of(pipeline, clock) as watcher:
+        if ensure_master(pipeline.master):
+            render.note(f"Built the master {str(pipeline.master.path)!r}")
+        for line in plan(pipeline):
+            render.note(line)
+        render.note(f"Spark's log: {log}")
+        with (
+            streaming.session(pipeline.spark, log) as session,
+            recorded(session, clock, None if watcher is None else watcher.add) as recorder,
+            streaming.stop_on_interrupt() as stop,
+        ):
+            query = start(pipeline, session)
+            with render.LiveFacts(file.name) as live:
+                took_s = streaming.watch(query, recorder, live, stop, clock, seconds, watcher)
     if as_json:
         render.document(streaming.plain_summary(recorder, took_s))
     else:

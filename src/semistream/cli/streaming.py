@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -24,6 +25,7 @@ from semistream.core.budget import format_bytes
 from semistream.core.clock import Clock
 from semistream.core.errors import QueryError
 from semistream.core.stats import JoinStats
+from semistream.dashboard import Watch
 from semistream.etl.pipeline import Spark
 from semistream.spark.pipeline import failure
 from semistream.spark.recorder import MicroBatch, Recorder
@@ -102,6 +104,7 @@ def watch(
     stop: threading.Event,
     clock: Clock,
     seconds: float | None = None,
+    watcher: Watch | None = None,
 ) -> float:
     """Show a query until it ends, `stop` is set or the seconds are over; how long it worked, in s.
 
@@ -109,13 +112,17 @@ def watch(
     none comes, from half a minute after the start.
     """
     start_ns = clock.now_ns() + int(PATIENCE_S * 1e9)
+    ended = "the source has ended"
+    if watcher is not None:
+        watcher.tracker.working = lambda: _at_work(query)
     while query.isActive and not stop.is_set():
         batches = worked(recorder)
         now_ns = clock.now_ns()
         if batches:
             live.show(moment(batches, now_ns))
-        begun_ns = batches[0].ended_ns if batches else start_ns
+        begun_ns = recorder.first.ended_ns if recorder.first is not None else start_ns
         if seconds is not None and (now_ns - begun_ns) / 1e9 >= seconds:
+            ended = f"its {seconds:g} seconds are over"
             break
         stop.wait(live.every_s)
     if query.isActive:
@@ -125,10 +132,20 @@ def watch(
         if error is not None:
             raise error
     recorder.ended(query)
-    batches = worked(recorder)
-    if not batches:
+    if watcher is not None:
+        watcher.stop("ended by Ctrl-C" if stop.is_set() else ended)
+    first, batches = recorder.first, worked(recorder)
+    if first is None:
         return 0.0
-    return (batches[-1].ended_ns - batches[0].ended_ns) / 1e9 + batches[0].seconds
+    return (batches[-1].ended_ns - first.ended_ns) / 1e9 + first.seconds
+
+
+def _at_work(query: StreamingQuery) -> bool:
+    """Whether a micro-batch is at work; no, if Spark is about to end and cannot be asked."""
+    try:
+        return bool(query.status["isTriggerActive"])
+    except (PySparkException, Py4JError, OSError):
+        return False
 
 
 def moment(batches: Sequence[MicroBatch], now_ns: int) -> list[tuple[str, render.Cell]]:
@@ -172,7 +189,7 @@ def summary(recorder: Recorder, seconds: float) -> list[tuple[str, render.Cell]]
         ("stream rows", f"{stats.rows_in:,} in {seconds:.1f} s ({render.count(rate)} joined/s)"),
         (
             "micro-batches",
-            f"{len(batches):,}, half below {statistics.median(times):.2f} s, "
+            f"{recorder.worked:,}, half below {statistics.median(times):.2f} s, "
             f"the longest {times[-1]:.2f} s",
         ),
         ("joined rows", f"{stats.rows_out:,}"),
@@ -200,7 +217,7 @@ def plain_summary(recorder: Recorder, seconds: float) -> dict[str, Any]:
     times = [one.seconds for one in worked(recorder)] or [0.0]
     return {
         "seconds": seconds,
-        "micro_batches": len(worked(recorder)),
+        "micro_batches": recorder.worked,
         "batch_s_median": statistics.median(times),
         "batch_s_max": max(times),
         **recorder.total().to_dict(),
@@ -208,5 +225,5 @@ def plain_summary(recorder: Recorder, seconds: float) -> dict[str, Any]:
 
 
 def worked(recorder: Recorder) -> list[MicroBatch]:
-    """The micro-batches that had rows to join."""
+    """The micro-batches that had rows to join; of a long run the latest."""
     return [one for one in recorder.batches if one.stats.tasks]

@@ -30,7 +30,9 @@ class JoinStats:
 
     `rows_in` counts accepted stream rows; each of them is, at any moment, one of matched,
     unmatched or waiting: `rows_in == rows_matched + rows_unmatched + rows_waiting`. `rows_out`
-    counts rows of the output, which depends on the kind of join.
+    counts rows of the output, which depends on the kind of join. `rows_shed` were dropped under
+    overload before they were accepted. `predicted_rows_s` is the rate that a cost model predicts
+    for a join with this plan while it works; 0 where none was asked.
     """
 
     algorithm: str = ""
@@ -40,6 +42,7 @@ class JoinStats:
     rows_unmatched: int = 0
     rows_waiting: int = 0
     rows_null_key: int = 0
+    rows_shed: int = 0
     hits: int = 0
     misses: int = 0
     cached_rows: int = 0
@@ -55,6 +58,7 @@ class JoinStats:
     time_busy_s: float = 0.0
     time_io_s: float = 0.0
     time_waiting_s: float = 0.0
+    predicted_rows_s: float = 0.0
     latency_histogram: npt.NDArray[np.int64] = field(
         default_factory=lambda: np.zeros(LATENCY_BUCKETS, np.int64)
     )
@@ -134,8 +138,10 @@ class JoinStats:
         return replace(self, **held, bytes_by_component=dict(other.bytes_by_component))
 
 
-_HOLDINGS = ("rows_waiting", "cached_rows", "bytes_in_use", "bytes_peak", "bytes_limit")
-"""Fields that tell what a join holds now."""
+_HOLDINGS = (
+    "rows_waiting", "cached_rows", "bytes_in_use", "bytes_peak", "bytes_limit", "predicted_rows_s",
+)  # fmt: skip
+"""Fields that tell what a join holds, or can do, now."""
 
 _NUMBERS = tuple(
     one.name

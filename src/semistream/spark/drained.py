@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 
+from semistream.core.hot_keys import HotKeys
 from semistream.joins.api import run
 from semistream.spark.dead import DeadLetters
 from semistream.spark.metrics import record, type_of_records
@@ -45,13 +46,14 @@ class DrainedJoin:
         recipe = self.recipe
         with borrowed(recipe, shard) as held:
             operator, before = held.operator, held.operator.stats
-            dead = DeadLetters(recipe)
-            for result in run(operator, dead.sorted_out(self._rows(_chained(first, batches)))):
+            dead, hot = DeadLetters(recipe), HotKeys(recipe.key_names)
+            rows = hot.watched(self._rows(_chained(first, batches)))
+            for result in run(operator, dead.sorted_out(rows)):
                 yield dead.marked_alive(result)
                 yield from dead.taken()
             yield from dead.taken()
             did = operator.stats.since(before)
-            record(self.accumulator, recipe, held.version, did, dead.rows)
+            record(self.accumulator, recipe, held.version, did, dead.rows, hot)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.recipe.stream_schema

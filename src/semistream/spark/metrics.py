@@ -7,6 +7,7 @@ with the rows.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,12 +21,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
+from semistream.core.hot_keys import HotKeys, merged
 from semistream.core.stats import JoinStats
 from semistream.spark.versions import micro_batch
 from semistream.spark.worker import Recipe, worker_name
 
 KEPT = 8
 """Micro-batches of a query whose statistics the driver keeps."""
+
+HOT_KEYS = 32
+"""Keys of a task's sample that are told to the driver."""
 
 WAITING = -2
 """Stands for the micro-batch in records of rows that wait: they hold until the next such record,
@@ -54,6 +59,9 @@ class TaskRecord:
     stats: JoinStats
     how: str = "inner"
     dead_rows: int = 0
+    hot_keys: dict[str, int] = field(default_factory=dict)
+    sampled_rows: int = 0
+    oldest_ms: int | None = None
 
 
 @dataclass
@@ -62,6 +70,8 @@ class BatchStats:
 
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
     it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters.
+    `hot_keys` are the keys that occurred most among `sampled_rows` rows, with their counts.
+    `oldest_ms` is when the oldest row that waits between micro-batches came, since 1970.
     """
 
     batch: int
@@ -70,6 +80,9 @@ class BatchStats:
     join: JoinStats
     pairs: int = 0
     dead_rows: int = 0
+    hot_keys: dict[str, int] = field(default_factory=dict)
+    sampled_rows: int = 0
+    oldest_ms: int | None = None
 
     def metrics(self) -> dict[str, float]:
         """The figures under the names that lookup joins elsewhere use."""
@@ -87,6 +100,7 @@ class BatchStats:
             "numUnmatchedProbeRecords": join.rows_unmatched,
             "avgJoinFanOut": self.pairs / join.rows_matched if join.rows_matched else 0.0,
             "numDeadLetters": self.dead_rows,
+            "numShedRecords": join.rows_shed,
             "pagesRead": join.pages_read,
             "bytesRead": join.bytes_read,
             "budgetUsedBytes": join.bytes_in_use,
@@ -147,19 +161,24 @@ def record(
     version: int,
     did: JoinStats,
     dead_rows: int,
+    hot: HotKeys,
 ) -> None:
     """Called by a task at its end."""
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     query, batch = micro_batch() or (recipe.name, -1)
-    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows)
+    done = TaskRecord(
+        worker_name(), version, did, recipe.how, dead_rows, hot.top(HOT_KEYS), hot.sampled
+    )
     accumulator.add({TaskKey(query, batch, partition): done})
 
 
-def record_waiting(accumulator: Accumulator[type_of_records], part: int, rows: int) -> None:
-    """Called by a task when the number of rows that wait in a part of the stream may be another."""
+def record_waiting(
+    accumulator: Accumulator[type_of_records], part: int, rows: int, oldest_ms: int | None
+) -> None:
+    """Called by a task when the rows that wait in a part of the stream may be others."""
     query, _ = micro_batch() or ("", 0)
-    waiting = TaskRecord(f"part {part}", 0, JoinStats(rows_waiting=rows))
+    waiting = TaskRecord(f"part {part}", 0, JoinStats(rows_waiting=rows), oldest_ms=oldest_ms)
     accumulator.add({TaskKey(query, WAITING, part): waiting})
 
 
@@ -198,6 +217,11 @@ def summed(query: str, batch: int | None) -> BatchStats:
         join=join,
         pairs=sum(_pairs(one) for one in records),
         dead_rows=sum(one.dead_rows for one in records),
+        hot_keys=merged(one.hot_keys for one in records),
+        sampled_rows=sum(one.sampled_rows for one in records),
+        oldest_ms=min(
+            (one.oldest_ms for _, one in found if one.oldest_ms is not None), default=None
+        ),
     )
 
 
@@ -218,25 +242,32 @@ def sum_of_tasks(records: Iterable[TaskRecord]) -> JoinStats:
 class _Log(StreamingQueryListener):
     """Writes a line per micro-batch in which an `enrich` worked."""
 
+    def __init__(self, structured: bool) -> None:
+        self._structured = structured
+
     def onQueryStarted(self, event: Any) -> None: ...
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
         did = summed(str(progress.id), progress.batchId)
-        if did.tasks:
-            logger.info("%s %s", progress.name or progress.id, did.line())
+        name = str(progress.name or progress.id)
+        if did.tasks and self._structured:
+            logger.info("%s", json.dumps({"query": name, "batch": did.batch, **did.metrics()}))
+        elif did.tasks:
+            logger.info("%s %s", name, did.line())
 
     def onQueryIdle(self, event: Any) -> None: ...
 
     def onQueryTerminated(self, event: Any) -> None: ...
 
 
-def log_stats(session: SparkSession) -> StreamingQueryListener:
+def log_stats(session: SparkSession, *, structured: bool = False) -> StreamingQueryListener:
     """Log a line per micro-batch of every query of this session, to the logger `semistream.spark`.
 
-    Returns the listener, for `session.streams.removeListener`.
+    `structured` lines are JSON objects with the names of `BatchStats.metrics`. Returns the
+    listener, for `session.streams.removeListener`.
     """
-    listener = _Log()
+    listener = _Log(structured)
     listen(session, listener)
     return listener
 

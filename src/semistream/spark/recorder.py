@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,9 @@ from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
 from semistream.spark.metrics import BatchStats, listen, summed
 from semistream.spark.sources import rows_behind
+
+KEPT_BATCHES = 4096
+"""Micro-batches that are kept, about 20 MB of them."""
 
 _LAST_WORD_S = 20.0
 """How long to wait for the last events of a query that has ended."""
@@ -45,26 +49,46 @@ class MicroBatch:
 
 
 class Recorder(StreamingQueryListener):
-    """Keeps the micro-batches of the queries that start while it listens, in their order."""
+    """Keeps the micro-batches of the queries that start while it listens, in their order.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    Of a run that goes on for days the latest are kept, and the sum of all. `first` is the first in
+    which rows were joined, `worked` the number of these. `tell` is called with every micro-batch,
+    in the thread of Spark's events.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, tell: Callable[[MicroBatch], None] | None = None
+    ) -> None:
         self._clock = clock or SystemClock()
-        self._batches: list[MicroBatch] = []
+        self._tell = tell
+        self._batches: deque[MicroBatch] = deque(maxlen=KEPT_BATCHES)
+        self._total = JoinStats()
         self._ended = threading.Event()
+        self.first: MicroBatch | None = None
+        self.worked = 0
 
     @property
     def batches(self) -> list[MicroBatch]:
-        """Up to now."""
+        """Up to now; of a long run the latest ones."""
         return list(self._batches)
 
     def total(self) -> JoinStats:
         """The counters of the joins over all micro-batches, and what they hold now."""
-        worked = [one.stats.join for one in self.batches if one.stats.tasks]
-        if not worked:
-            return JoinStats()
-        total = JoinStats.total(worked).with_holdings_of(worked[-1])
-        total.bytes_peak = max(one.bytes_peak for one in worked)
-        return total
+        return self._total
+
+    def add(self, batch: MicroBatch) -> None:
+        """The next micro-batch."""
+        self._batches.append(batch)
+        if batch.stats.tasks:
+            self.first = self.first or batch
+            self.worked += 1
+            join = batch.stats.join
+            peak = max(self._total.bytes_peak, join.bytes_peak)
+            self._total = replace(
+                JoinStats.total([self._total, join]).with_holdings_of(join), bytes_peak=peak
+            )
+        if self._tell is not None:
+            self._tell(batch)
 
     def ended(self, query: StreamingQuery) -> None:
         """Wait until everything that an ended query did has been heard of."""
@@ -75,20 +99,18 @@ class Recorder(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
-        behind = [rows_behind(one.latestOffset, one.endOffset) for one in progress.sources]
-        self._batches.append(
-            MicroBatch(
-                batch=progress.batchId,
-                rows_in=progress.numInputRows,
-                ended_ns=self._clock.now_ns(),
-                durations_ms=dict(progress.durationMs),
-                stats=summed(str(progress.id), progress.batchId),
-                observed={
-                    name: row.asDict() for name, row in (progress.observedMetrics or {}).items()
-                },
-                rows_behind=behind[0] if len(behind) == 1 else None,
-            )
+        counted = [rows_behind(one.latestOffset, one.endOffset) for one in progress.sources]
+        behind = [rows for rows in counted if rows is not None]
+        batch = MicroBatch(
+            batch=progress.batchId,
+            rows_in=progress.numInputRows,
+            ended_ns=self._clock.now_ns(),
+            durations_ms=dict(progress.durationMs),
+            stats=summed(str(progress.id), progress.batchId),
+            observed={name: row.asDict() for name, row in (progress.observedMetrics or {}).items()},
+            rows_behind=sum(behind) if behind else None,
         )
+        self.add(batch)
 
     def onQueryIdle(self, event: Any) -> None: ...
 
@@ -97,9 +119,13 @@ class Recorder(StreamingQueryListener):
 
 
 @contextmanager
-def recorded(session: SparkSession, clock: Clock | None = None) -> Iterator[Recorder]:
+def recorded(
+    session: SparkSession,
+    clock: Clock | None = None,
+    tell: Callable[[MicroBatch], None] | None = None,
+) -> Iterator[Recorder]:
     """Records the queries of a session that start in here. One at a time."""
-    recorder = Recorder(clock)
+    recorder = Recorder(clock, tell)
     listen(session, recorder)
     try:
         yield recorder

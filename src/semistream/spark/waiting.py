@@ -205,7 +205,9 @@ class WaitingRoom(StatefulProcessor):
             ledger.timer_ms = min(bucket.deadline_ms for bucket in waiting)
             self.handle.registerTimer(ledger.timer_ms)
         self.ledger.update((ledger.to_json(),))
-        record_waiting(self.accumulator, int(key[0]), ledger.rows)
+        deadline_ms = min((bucket.deadline_ms for bucket in waiting), default=None)
+        oldest_ms = None if deadline_ms is None else deadline_ms - self.wait_ms
+        record_waiting(self.accumulator, int(key[0]), ledger.rows, oldest_ms)
 
     def _taken(self, segment: int) -> bytes:
         kept = self.segments.getValue((segment,))
