@@ -19,6 +19,7 @@ from semistream.joins.cmeshjoin import CMeshJoin
 from semistream.joins.hybridjoin import HybridJoin
 from semistream.joins.hybridjoin2 import HybridJoin2
 from semistream.joins.inlj import IndexNestedLoopJoin
+from semistream.joins.memoryjoin import MemoryJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
@@ -50,6 +51,7 @@ JOINS: dict[str, type[Operator]] = {
         SemiStreamedIndexJoin,
         SemiStreamBalancedJoin,
         SweepJoin,
+        MemoryJoin,
     )
 }
 
