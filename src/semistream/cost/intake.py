@@ -111,9 +111,6 @@ def second_lookup(masses: _F64, waiting: float, position: float) -> Queue:
         there = np.maximum(rate * np.maximum(mean - young, 1.0), 1e-300)
         found = weight / (2 * new_rows) / there
         hazard = 0.5 * hazard + 0.5 * np.minimum(found, 10.0)
-        if abs(new_rows - rows) < 1e-4 * rows:
-            rows = new_rows
-            break
         rows = new_rows
     return Queue(rows, age)
 

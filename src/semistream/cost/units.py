@@ -12,14 +12,18 @@ from typing import Any
 class Loop:
     """What happens in one iteration of an algorithm's outer loop, counted.
 
-    `rows` are the stream rows answered in it (w): `hits` at once (w_N), `waits` after waiting
-    (w_S). The papers' equations are sums of these counts, each times a unit cost.
+    `rows` are the stream rows answered in it (w): `hits` at once, by a cache of rows (w_N), `waits`
+    after waiting (w_S), of which `held` by pages in memory; `found` are rows that find their key in a
+    page without having waited. The papers' equations are sums of these
+    counts, each times a unit cost.
     """
 
     rows: float
     hits: float = 0.0
     waits: float = 0.0
+    held: float = 0.0
     behind: float = 0.0
+    found: float = 0.0
     results: float = 0.0
     looked_up: float = 0.0
     cache_looked_up: float = 0.0
@@ -33,8 +37,8 @@ class Loop:
 
     @property
     def hit_share(self) -> float:
-        """Share of the rows that were answered at once: p_N."""
-        return self.hits / self.rows if self.rows else 0.0
+        """Share of the rows that needed no read: p_N."""
+        return (self.hits + self.held) / self.rows if self.rows else 0.0
 
 
 @dataclass(frozen=True)
@@ -203,7 +207,7 @@ def counted(loop: Loop, *, by_index: bool) -> dict[str, float]:
         "compare": loop.offered,
         "watch": loop.watched,
         "look_up": loop.looked_up,
-        "find": loop.waits if by_index else 0.0,
+        "find": loop.waits + loop.found if by_index else 0.0,
         "cached": loop.cache_looked_up,
         "hit": loop.hits,
         "behind": loop.behind,

@@ -133,6 +133,7 @@ class MemoryJoin(IndexedJoin):
                 self.clock.now_ns(),
             )
             done += int(accepted)
+            self._loops += 1
             if accepted < end - (done - accepted):
                 break
         return done

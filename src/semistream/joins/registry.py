@@ -56,10 +56,18 @@ JOINS: dict[str, type[Operator]] = {
 }
 
 DEFAULT = "sweepjoin"
-"""What `auto` is."""
+"""What `auto` is, unless the cost models favour another join."""
 
 DEFAULT_WITH_CONDITION = "meshjoin"
 """What `auto` is under a condition other than equal keys."""
+
+
+_auto: list[type[Operator]] = []
+
+
+def use_for_auto(kind: type[Operator]) -> None:
+    """Have `auto` made by this class, which knows the cost models; joins do not."""
+    _auto[:] = [kind]
 
 
 def list_joins() -> list[str]:
@@ -99,6 +107,8 @@ def make_join(
             f"{kind.name} joins equal keys only and takes no condition",
             hint=f"use one of {takers}",
         )
+    if name == "auto" and condition is None and _auto:
+        kind = _auto[0]
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
     binding = Binding.of(schema, opened, on, how, columns, condition)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)

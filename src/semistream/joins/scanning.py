@@ -299,6 +299,7 @@ class ScanJoin(Operator):
             self._packets.append(int(self._entered[0]), self._page)
             self._entered[0] = 0
         self._left = self.pages_to_probe()
+        self._loops += 1
 
     def _probe(self) -> bool:
         """Probe to the end of the iteration or of the oldest packet; False if the output is full.
