@@ -290,9 +290,7 @@ def _warm_up(feed: _Feed, produced: Checksum, pages: int, seconds: float, clock:
             return
 
 
-def _settle(
-    feed: _Feed, produced: Checksum, pages: int, longest_s: float, clock: Clock
-) -> None:
+def _settle(feed: _Feed, produced: Checksum, pages: int, longest_s: float, clock: Clock) -> None:
     """Feed until the hits of a pass over the master are hardly more than those of the one before.
 
     Passes take at least a fifth of a second, and a tenth of `longest_s`.

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semistream.bench.core import Told, _dry_run, _make, measure
 from semistream.bench.core import CoreOptions as Grid
+from semistream.bench.core import Told, _dry_run, _make, measure
 from semistream.bench.masters import product_master
 from semistream.bench.oracle import PAYLOAD, Expected, ProductOracle
 from semistream.core.budget import parse_bytes
@@ -307,9 +307,7 @@ class _prepared:
     ) -> tuple[FileMaster, dict[float, list[pa.RecordBatch]], dict[float, Expected]]:
         grid = self._grid
         self._tell(f"the master of {grid.rows:,} rows")
-        self._master = product_master(
-            self._workdir, grid.rows, sold_by=grid.sold_by, io=grid.io
-        )
+        self._master = product_master(self._workdir, grid.rows, sold_by=grid.sold_by, io=grid.io)
         self._tell("the stream, and DuckDB's join of it to compare with")
         streams: dict[float, list[pa.RecordBatch]] = {}
         expected: dict[float, Expected] = {}

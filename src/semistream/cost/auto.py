@@ -25,7 +25,7 @@ from semistream.joins import registry
 from semistream.joins.operator import Operator
 
 CANDIDATES = ("sweepjoin", "hybridjoin", "cachejoin", "sscj", "ssij")
-"""Joins that are best somewhere, by index; the first one where the others are not clearly better."""
+"""Joins that are best somewhere; the first one where no other is clearly better."""
 
 SAMPLE_ROWS = 32_768
 LOOK_ROWS = 1 << 20

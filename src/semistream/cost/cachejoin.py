@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from semistream.cost.model import Plan
 from semistream.cost.probing import CachingModel
-from semistream.cost.workload import Workload
 
 
 class CacheJoinModel(CachingModel):

@@ -15,7 +15,7 @@ import platform
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import psutil
 import pyarrow as pa
 
 from semistream.core.clock import Clock, SystemClock
-from semistream.core.errors import BudgetError, OptionError
+from semistream.core.errors import OptionError
 from semistream.cost import MODELS
 from semistream.cost.frequencies import Frequencies
 from semistream.cost.model import looked_up
@@ -215,9 +215,7 @@ def calibrate(
             for run in RUNS:
                 _time(master, run, max(sizes), streams[run.skew], clock, 0.0)
             for size in sizes:
-                timed = [
-                    _time(master, run, size, streams[run.skew], clock, RUN_S) for run in RUNS
-                ]
+                timed = [_time(master, run, size, streams[run.skew], clock, RUN_S) for run in RUNS]
                 costs, off = fit(timed, read["buffered"])
                 fitted.append((size, costs))
                 errors[str(size)] = off

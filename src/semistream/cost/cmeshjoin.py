@@ -11,6 +11,9 @@ from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.sizing import best_cache
 
+CACHE_SHARE = 0.92
+"""What the cache answers, of what the hottest rows would; measured. See `probing.CACHE_SHARE`."""
+
 
 class CMeshJoinModel(ScanModel):
     """MESHJOIN's loop for what misses the cache; hits come beside it."""
@@ -38,7 +41,7 @@ class CMeshJoinModel(ScanModel):
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         entering = max(plan.waiting / plan.packets, 1.0)
-        share = workload.frequencies.top(plan.cached / workload.key_rows)
+        share = CACHE_SHARE * workload.frequencies.top(plan.cached / workload.key_rows)
         return self.scanned(
             workload, plan, entering, hit_share=share, has_cache=True, offered=entering
         )

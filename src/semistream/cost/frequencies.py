@@ -45,7 +45,9 @@ class Frequencies:
             )
             low, high = borders[:-1] + 0.5, borders[1:] + 0.5
             counts = np.append(counts, high - low)
-            weights = np.append(weights, (_area(high, exponent) - _area(low, exponent)) / (high - low))
+            weights = np.append(
+                weights, (_area(high, exponent) - _area(low, exponent)) / (high - low)
+            )
         return cls(counts, weights / np.dot(counts, weights))
 
     @classmethod
@@ -84,6 +86,16 @@ class Frequencies:
         """Share of the stream that asks for the `keys` most frequent keys: p_N."""
         reach, mass = self._reach
         return float(np.interp(keys, reach, mass))
+
+    def reach(self, share: float) -> float:
+        """The fewest keys that are together asked for by that share of the stream."""
+        reach, mass = self._reach
+        return float(np.interp(share, mass, reach))
+
+    def rank(self, keys: float) -> float:
+        """How often the key of this rank is asked for."""
+        at = int(self._reach[0].searchsorted(max(keys, 1.0))) - 1
+        return float(self.probability[min(max(at, 0), len(self.probability) - 1)])
 
     def distinct(self, rows: float) -> float:
         """Different keys among so many stream rows."""

@@ -115,9 +115,7 @@ def second_lookup(masses: _F64, waiting: float, position: float) -> Queue:
     return Queue(rows, age)
 
 
-def printed_xhybrid(
-    waiting: float, partitions: float, resident_rows: float, rows: float
-) -> float:
+def printed_xhybrid(waiting: float, partitions: float, resident_rows: float, rows: float) -> float:
     """Eq. 6.9 as printed, for Zipf's law with exponent 1: it takes a variance for a count."""
     p_n = harmonic(resident_rows) / harmonic(rows)
     old = 1 / partitions

@@ -101,9 +101,7 @@ class CostModel(ABC):
 
     def printed_c_loop(self, workload: Workload, plan: Plan, costs: UnitCosts) -> float:
         """c_loop as the paper prints it."""
-        raise OptionError(
-            f"no paper prints a c_loop of {self.name}", hint="leave printed=True out"
-        )
+        raise OptionError(f"no paper prints a c_loop of {self.name}", hint="leave printed=True out")
 
     def service_rate(self, workload: Workload, plan: Plan, costs: UnitCosts) -> float:
         """μ = w / c_loop: stream rows per second."""

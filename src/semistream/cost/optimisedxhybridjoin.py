@@ -16,7 +16,7 @@ class OptimisedXHybridJoinModel(CachingModel):
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         share = self.share_of_hits(workload, plan)
-        gone = self.keys_gone(workload, plan) if workload.by_frequency else 0.0
+        gone = plan.cached / workload.key_rows if workload.by_frequency else 0.0
         return self.loaded(workload, plan, share, cached=gone)
 
     def share_of_hits(self, workload: Workload, plan: Plan) -> float:

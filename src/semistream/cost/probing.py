@@ -25,6 +25,9 @@ from semistream.joins.indexed import RUNS
 from semistream.joins.probing import FEWEST_PARTITIONS, PIECES, SMALL_PIECE
 from semistream.joins.sizing import best_cache, best_partition
 
+CACHE_SHARE = 0.85
+"""What a cache that is filled by a threshold answers, of what the hottest rows would; measured."""
+
 
 class ProbingModel(CostModel):
     """HYBRIDJOIN's equations (5.1, 5.3), with the intake of the specification's simulation.
@@ -212,8 +215,13 @@ class CachingModel(ProbingModel):
         return workload.frequencies.top(self.keys_gone(workload, plan))
 
     def keys_gone(self, workload: Workload, plan: Plan) -> float:
-        """Keys of which no row waits any more: those in the cache, the hottest ones."""
-        return plan.cached / workload.key_rows
+        """The fewest keys that would answer as many rows as the cache does.
+
+        A cache that is filled by a threshold is not one of the hottest rows alone: once it is full,
+        the threshold lets few others in.
+        """
+        whole = workload.frequencies.top(plan.cached / workload.key_rows)
+        return workload.frequencies.reach(CACHE_SHARE * whole)
 
     def intake(self, workload: Workload, plan: Plan, *, printed: bool = False) -> float:
         """w_N + w_S; printed takes Eq. 7.4 and 7.7, which overestimate and underestimate."""

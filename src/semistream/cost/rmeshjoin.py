@@ -31,7 +31,7 @@ class RMeshJoinModel(ScanModel):
         return self.scanned(workload, plan, entering, pages=workload.pages / plan.packets)
 
     def intake(self, workload: Workload, plan: Plan, *, printed: bool = False) -> float:
-        """w; printed is Eq. 4.2: h_S / Q_p, with α·(M - b·v_pg) / (f·v_S) rows held."""
+        """w; printed is Eq. 4.2: h_S / Q_p, with (M - b·v_pg) / (f·v_S + q) rows held."""
         if not printed:
             return self.loop(workload, plan).rows
         left = plan.memory_bytes - plan.pages * workload.page_bytes

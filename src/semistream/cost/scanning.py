@@ -121,7 +121,7 @@ class ScanModel(CostModel):
         )
 
     def printed_c_loop(self, workload: Workload, plan: Plan, costs: UnitCosts) -> float:
-        """Eq. 2: c_loop = c_IO(b) + w·(c_E + c_S + c_A) + b·(v_pg/v_R)·(c_H + σ·c_O)."""
+        """Eq. 2: c_loop = c_IO(b) + w·(c_E + c_S + c_A) + b·(v_pg/v_R)·(c_H + selectivity·c_O)."""
         cost = costs.at(plan.memory_bytes)
         read = costs.disk or costs.read[workload.io]
         w = self.intake(workload, plan, printed=True)

@@ -41,7 +41,7 @@ class SsbjModel(ScanModel):
             """How far the inequality is from holding for the last of so many keys."""
             waiting = max(room - keys * record, slot) / slot
             cycle = waiting / max(1 - asked.top(keys), 1e-9)
-            return price - _probability(workload, keys) * cycle
+            return price - asked.rank(keys) * cycle
 
         most = min(room / record, asked.count)
         keys = rising_root(surplus, 0.0, most) if surplus(0.5) < 0 else 0.0
@@ -71,14 +71,6 @@ class SsbjModel(ScanModel):
     def intake(self, workload: Workload, plan: Plan, *, printed: bool = False) -> float:
         """w_N + w_S; the paper's is the same: what Eq. 1 leaves for waiting rows."""
         return self.loop(workload, plan).rows
-
-
-def _probability(workload: Workload, keys: float) -> float:
-    """How often the key of this rank is asked for."""
-    asked = workload.frequencies
-    reach = asked._reach[0]
-    at = min(int(reach.searchsorted(max(keys, 1.0))), len(asked.probability)) - 1
-    return float(asked.probability[max(at, 0)])
 
 
 MODEL = SsbjModel()

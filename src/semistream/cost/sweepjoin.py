@@ -14,7 +14,6 @@ from semistream.cost.model import (
     output_rows,
     row_room,
 )
-from semistream.cost.ssbj import _probability
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.sweepjoin import (
@@ -69,7 +68,7 @@ class SweepJoinModel(CostModel):
         def surplus(keys: float) -> float:
             pool = max(room - keys * record, 66 * slot) / slot
             sweep = 2 * pool / max(1 - asked.top(keys), 1e-9)
-            return worth - _probability(workload, keys) * sweep
+            return worth - asked.rank(keys) * sweep
 
         most = min(0.95 * room / record, asked.count)
         keys = intake.rising_root(surplus, 0.0, most) if surplus(0.5) < 0 else 0.0

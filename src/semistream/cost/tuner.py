@@ -1,9 +1,9 @@
 """Plans for a goal: the highest rate for a given memory, or the least memory for a given rate.
 
 Offline, over the models: the option that a join has for the size of its reads is scanned, and
-memory is found by bisection. Two joins tune themselves while they run: AMESHJOIN by the rate that it
-watches (`ameshjoin_tuner` gives it measured costs), and SWEEPJOIN, which moves the border between
-waiting rows and cache after every sweep.
+memory is found by bisection. Two joins tune themselves while they run: AMESHJOIN by the rate that
+it watches (`ameshjoin_tuner` gives it measured costs), and SWEEPJOIN, which moves the border
+between waiting rows and cache after every sweep.
 """
 
 from __future__ import annotations

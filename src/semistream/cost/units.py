@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
 from math import log
 from typing import Any
 
@@ -13,9 +14,9 @@ class Loop:
     """What happens in one iteration of an algorithm's outer loop, counted.
 
     `rows` are the stream rows answered in it (w): `hits` at once, by a cache of rows (w_N), `waits`
-    after waiting (w_S), of which `held` by pages in memory; `found` are rows that find their key in a
-    page without having waited. The papers' equations are sums of these
-    counts, each times a unit cost.
+    after waiting (w_S), of which `held` by pages in memory; `found` are rows that find their key in
+    a page without having waited. The papers' equations are sums of these counts, each times a unit
+    cost.
     """
 
     rows: float
@@ -129,7 +130,7 @@ class UnitCosts:
         sizes = self.sizes
         if memory_bytes <= sizes[0][0]:
             return sizes[0][1]
-        for (low, below), (high, above) in zip(sizes, sizes[1:], strict=False):
+        for (low, below), (high, above) in pairwise(sizes):
             if memory_bytes <= high:
                 share = log(memory_bytes / low) / log(high / low)
                 return Costs(
@@ -166,10 +167,8 @@ class UnitCosts:
     def busy_s(self, loop: Loop, memory_bytes: float, *, by_index: bool) -> float:
         """Seconds of the processor without reads."""
         cost = self.at(memory_bytes)
-        return sum(
-            count * getattr(cost, name)
-            for name, count in counted(loop, by_index=by_index).items()
-        )
+        parts = counted(loop, by_index=by_index)
+        return float(sum(count * getattr(cost, name) for name, count in parts.items()))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain record for JSON."""

@@ -29,7 +29,7 @@ class Workload:
     """A master, a stream, and what a row of either takes in memory.
 
     In the papers' symbols: n_R is `rows`, N_R `pages`, v_pg `page_bytes`, s_S = f·v_S + q
-    `slot_bytes`, f·v_R of a cached row `cached_bytes`, σ `results` (of one stream row).
+    `slot_bytes`, f·v_R of a cached row `cached_bytes`; `results` are those of one stream row.
     `key_rows` are the master's rows of one key (m); `frequencies` are of its keys.
     """
 

@@ -91,9 +91,7 @@ def answer(
             if pages[done + k] >= 0:
                 page = frames.data + np.int64(pages[done + k]) * frames.page_bytes
                 rows = np.int64(load_i32(page + PAGE_ROWS))
-                low = lower_bound_keys(
-                    page + PAGE_KEYS, rows, at(match.work, k), keys[done + k]
-                )
+                low = lower_bound_keys(page + PAGE_KEYS, rows, at(match.work, k), keys[done + k])
                 record = page + PAGE_KEYS + 8 * rows + low * stride
                 prefetch(record)
                 if stride > 64:

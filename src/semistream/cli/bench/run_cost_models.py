@@ -71,9 +71,7 @@ def _grid(
     seconds: float,
 ) -> CoreOptions:
     chosen = tuple(JOINS) if joins == ("all",) else joins
-    return CoreOptions(
-        rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds
-    )
+    return CoreOptions(rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds)
 
 
 @click.command("cost-models")
@@ -227,9 +225,7 @@ def run_least_memory_command(
     grid = _grid(rows, memory, skew, joins, io, seconds)
     folder = workdir or default_workdir()
     costs = _costs(calibration, folder)
-    done = list(
-        run_least_memory(grid, folder, costs, rate=rate, seconds=seconds, tell=render.note)
-    )
+    done = list(run_least_memory(grid, folder, costs, rate=rate, seconds=seconds, tell=render.note))
     if as_json:
         render.document([one.to_dict() for one in done])
     else:
