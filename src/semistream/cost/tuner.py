@@ -23,6 +23,9 @@ from semistream.joins.ameshjoin import Observed, Setting, Tuner, tune
 MEMORY_STEP = 1.005
 """Bisection over the memory ends when its ends are so close."""
 
+HEADROOM = 1.1
+"""The least memory is found for a rate that much higher: predictions are off by some per cent."""
+
 MOST_MEMORY = 2.0
 """Memory beyond this multiple of the master serves nothing."""
 
@@ -86,27 +89,29 @@ def highest_rate(
 def least_memory(
     join: str, workload: Workload, rate: float, costs: UnitCosts, *, most: int | None = None
 ) -> Tuned:
-    """The plan of a join that reaches a rate with the least memory."""
+    """The plan of a join that reaches a rate with the least memory, and some headroom."""
     if not 0 < rate < float("inf"):
         raise OptionError(f"rate={rate} is not a number of rows per second", hint="above 0")
     model = _model(join)
     low = least_for(model, workload)
     high = most or int(MOST_MEMORY * workload.pages * workload.page_bytes) + 4 * low
     top = highest_rate(join, workload, high, costs)
-    if top.rows_per_s < rate:
+    wanted = HEADROOM * rate
+    if top.rows_per_s < wanted:
         raise OptionError(
-            f"{join} cannot reach {rate:,.0f} rows/s: {top.rows_per_s:,.0f} are predicted with "
-            f"{format_bytes(high)}, and more memory adds nothing",
+            f"{join} cannot reach {rate:,.0f} rows/s with a tenth to spare: "
+            f"{top.rows_per_s:,.0f} are predicted with {format_bytes(high)}, and more memory adds "
+            "nothing",
             hint="lower the rate, try another join, or divide the stream among several joins",
         )
     bottom = highest_rate(join, workload, low, costs)
-    if bottom.rows_per_s >= rate:
+    if bottom.rows_per_s >= wanted:
         return bottom
     best = top
     while high / low > MEMORY_STEP:
         middle = round((low * high) ** 0.5)
         found = highest_rate(join, workload, middle, costs)
-        if found.rows_per_s >= rate:
+        if found.rows_per_s >= wanted:
             high, best = middle, found
         else:
             low = middle
