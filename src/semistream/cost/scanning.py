@@ -17,7 +17,7 @@ from semistream.cost.model import (
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.packets import Packets
-from semistream.joins.scanning import CHUNK_BYTES, MOST_BUFFER_BYTES, RUN_BYTES, SCRATCH_BYTES
+from semistream.joins.scanning import CHUNK_BYTES, RUN_BYTES, SCRATCH_BYTES, buffer_bytes
 
 LINK_BYTES = 4
 """What a waiting row takes in the rings by which it is found."""
@@ -53,7 +53,7 @@ class ScanModel(CostModel):
         page = workload.page_bytes
         wanted = min(parse_bytes(chunk, what="chunk"), memory_bytes // 10)
         pages = min(max(wanted // page, 1), max(workload.pages, 1))
-        buffer = min(2 * pages, max(min(memory_bytes // 20, MOST_BUFFER_BYTES) // page, 2))
+        buffer = min(2 * pages, max(buffer_bytes(memory_bytes) // page, 2))
         packets = self.packets(workload, pages, memory_bytes)
         output = output_bytes(workload, memory_bytes)
         parts: dict[str, float] = {
