@@ -10,6 +10,7 @@ from semistream.bench.auto import COMPETITORS, AutoCell, run_auto
 from semistream.bench.masters import default_workdir
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers, whole_numbers
+from semistream.core.clock import ProcessorClock, SystemClock
 from semistream.store.file import IO_MODES
 
 LEAST = 0.9
@@ -26,6 +27,7 @@ LEAST = 0.9
 @click.option("--joins", callback=names, default=",".join(COMPETITORS), show_default=True)
 @click.option("--io", type=click.Choice(IO_MODES), default="buffered", show_default=True)
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Of a run.")
+@click.option("--cpu-time", is_flag=True, help="Measure processor time, not the wall clock's.")
 @click.option(
     "--workdir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -42,6 +44,7 @@ def run_auto_command(
     joins: tuple[str, ...],
     io: str,
     seconds: float,
+    cpu_time: bool,
     workdir: Path | None,
     as_json: bool,
 ) -> None:
@@ -54,6 +57,7 @@ def run_auto_command(
     for cell in run_auto(
         workdir or default_workdir(), rows=rows, memories=memory, skews=skew, copies=copies,
         joins=joins, io=io, seconds=seconds, tell=render.note,
+        clock=ProcessorClock() if cpu_time else SystemClock(),
     ):  # fmt: skip
         done.append(cell)
         render.note(f"        {cell.chosen} is {cell.of_best:.2f} of the best, {cell.best}")

@@ -14,6 +14,8 @@ from semistream.bench.masters import default_workdir
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers
 from semistream.core.budget import format_bytes
+from semistream.core.clock import Clock, ProcessorClock, SystemClock
+from semistream.core.errors import OptionError
 from semistream.cost.calibrate import Calibration, calibrate
 from semistream.cost.units import UnitCosts
 from semistream.joins.registry import JOINS
@@ -41,6 +43,8 @@ def _grid_options(joins: str, memory: str, skew: str) -> Any:
                              show_default=True, help="Way of reading."),
                 click.option("--seconds", type=float, default=3.0, show_default=True,
                              help="Seconds of a cell."),
+                click.option("--cpu-time", is_flag=True, help="Measure processor time: for buffered "
+                             "reads on a machine that others use too."),
                 click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False),
                              help="Unit costs to use. [default: measured now]"),
                 click.option("--workdir", type=click.Path(path_type=Path, file_okay=False),
@@ -54,12 +58,18 @@ def _grid_options(joins: str, memory: str, skew: str) -> Any:
     return decorate
 
 
-def _costs(calibration: Path | None, folder: Path) -> UnitCosts:
+def _clock(cpu_time: bool, io: str) -> Clock:
+    if cpu_time and io != "buffered":
+        raise OptionError("--cpu-time does not see waiting for direct reads", hint="leave it out")
+    return ProcessorClock() if cpu_time else SystemClock()
+
+
+def _costs(calibration: Path | None, folder: Path, clock: Clock) -> UnitCosts:
     if calibration is not None:
         return Calibration.load(calibration).costs
     render.note("unit costs of this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    return calibrate(folder, tell=render.note).costs
+    return calibrate(folder, clock=clock, tell=render.note).costs
 
 
 def _grid(
@@ -90,6 +100,7 @@ def run_cost_models_command(
     joins: tuple[str, ...],
     io: str,
     seconds: float,
+    cpu_time: bool,
     calibration: Path | None,
     workdir: Path | None,
     settle: float,
@@ -103,9 +114,9 @@ def run_cost_models_command(
     grid = _grid(rows, memory, skew, joins, io, seconds)
     folder = workdir or default_workdir()
     done: list[CostCell] = []
-    for cell in run_cells(
-        grid, folder, _costs(calibration, folder), settle_s=settle, tell=render.note
-    ):
+    clock = _clock(cpu_time, io)
+    costs = _costs(calibration, folder, clock)
+    for cell in run_cells(grid, folder, costs, settle_s=settle, tell=render.note, clock=clock):
         done.append(cell)
         render.note(
             f"          {render.count(cell.measured_rows_per_s)} rows/s, predicted "
@@ -164,6 +175,7 @@ def run_buffers_command(
     joins: tuple[str, ...],
     io: str,
     seconds: float,
+    cpu_time: bool,
     calibration: Path | None,
     workdir: Path | None,
     as_json: bool,
@@ -175,7 +187,9 @@ def run_buffers_command(
     """
     grid = _grid(rows, memory, skew, joins, io, seconds)
     folder = workdir or default_workdir()
-    done = list(run_buffers(grid, folder, _costs(calibration, folder), tell=render.note))
+    clock = _clock(cpu_time, io)
+    costs = _costs(calibration, folder, clock)
+    done = list(run_buffers(grid, folder, costs, tell=render.note, clock=clock))
     if as_json:
         render.document([one.to_dict() for one in done])
     else:
@@ -212,6 +226,7 @@ def run_least_memory_command(
     joins: tuple[str, ...],
     io: str,
     seconds: float,
+    cpu_time: bool,
     calibration: Path | None,
     workdir: Path | None,
     rate: float,
@@ -224,8 +239,13 @@ def run_least_memory_command(
     """
     grid = _grid(rows, memory, skew, joins, io, seconds)
     folder = workdir or default_workdir()
-    costs = _costs(calibration, folder)
-    done = list(run_least_memory(grid, folder, costs, rate=rate, seconds=seconds, tell=render.note))
+    clock = _clock(cpu_time, io)
+    costs = _costs(calibration, folder, clock)
+    done = list(
+        run_least_memory(
+            grid, folder, costs, rate=rate, seconds=seconds, tell=render.note, clock=clock
+        )
+    )
     if as_json:
         render.document([one.to_dict() for one in done])
     else:
