@@ -138,6 +138,21 @@ def inlj() -> Picture:
     return p
 
 
+def memoryjoin() -> Picture:
+    """The whole master is in memory."""
+    p = Picture(760, 220, "The join in memory: index, all pages, master read once")
+    p.box(20, 60, 130, 80, STREAM, "stream", "every row is\nanswered at once")
+    p.box(220, 60, 120, 80, MEMORY, "index", "first key of\nevery page")
+    p.box(400, 60, 140, 80, MEMORY, "all pages", "sorted by key:\nno further table")
+    p.disk(620, 40, 120, 120, "master", "in key order")
+    p.arrow((150, 100), (218, 100), label="key", at=(184, 92))
+    p.arrow((340, 100), (398, 100), label="page", at=(369, 92))
+    p.arrow((618, 100), (542, 100), label="once", at=(580, 90))
+    p.arrow((470, 142), (470, 182))
+    p.text(470, 204, "joined rows", bold=True)
+    return p
+
+
 def meshjoin() -> Picture:
     """Batches in a queue, chunks in a circle."""
     p = Picture(760, 260, "MESHJOIN: a queue of batches meets a circular scan")
@@ -445,6 +460,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
         ssij,
         ssbj,
         sweepjoin,
+        memoryjoin,
     )
 }
 

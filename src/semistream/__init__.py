@@ -6,6 +6,7 @@ from semistream.core.conditions import Condition, band, between, compare, predic
 from semistream.core.errors import SemiStreamError
 from semistream.core.join import SemiStreamJoin, Snapshot
 from semistream.core.stats import JoinStats
+from semistream.cost import auto as _auto  # noqa: F401 - lets "auto" choose by the cost models
 from semistream.joins.api import JoinedStream, join
 from semistream.joins.registry import list_joins, make_join
 from semistream.store.build import build_master

@@ -2,6 +2,10 @@
 
 BENCHMARKS = {
     "core": "every join on a master of products, warm, stream preloaded: rows/s, reads, memory",
+    "cost-models": "the cost models' rates and c_loop beside the measured ones, for every join",
+    "buffer-size": "sizes of reads: the predicted best beside the measured best",
+    "least-memory": "whether the least memory for a rate holds that rate, and 70 % of it does not",
+    "auto": 'algorithm="auto" beside single joins, with unique and with duplicated keys',
     "spark": "enrich beside Spark's own stream-static joins: rows/s, and where the time goes",
 }
 """What `semistream bench run` can run."""

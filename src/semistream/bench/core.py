@@ -34,6 +34,7 @@ from semistream.core.errors import BudgetError, OptionError, unknown_name
 from semistream.core.join import SemiStreamJoin
 from semistream.core.progress import Report
 from semistream.core.stats import JoinStats, latency_percentile_s
+from semistream.joins.operator import Operator
 from semistream.joins.registry import JOINS, make_join
 from semistream.store.file import IO_MODES, FileMaster
 from semistream.workloads import sale_schema, sales
@@ -152,6 +153,7 @@ class CoreResult:
     latency_p50_s: float
     latency_p99_s: float
     memory_bytes: int
+    loops: int
 
     def to_dict(self) -> dict[str, object]:
         """A plain record for JSON."""
@@ -211,20 +213,25 @@ def measure(
     seconds: float,
     seed: int,
     clock: Clock,
+    settle_s: float = 0.0,
     **options: Any,
 ) -> CoreResult:
-    """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two."""
+    """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two.
+
+    The warm-up goes on for up to `settle_s` more while the share of hits still rises.
+    """
     produced = Checksum()
     with ResidentGrowth() as growth:
         operator = _make(join, master, memory, seed=seed, clock=clock, **options)
         with operator:
             feed = _Feed(operator, stream)
             _warm_up(feed, produced, master.pages, seconds, clock)
+            _settle(feed, produced, master.pages, settle_s, clock)
             growth.pause()
-            before = operator.stats
+            before, loops = operator.stats, operator.loops
             held_bytes = max(LEAST_HELD_BYTES, before.bytes_limit // 2)
             measured_s = _measured(feed, produced, held_bytes, seconds / 2, clock)
-            after = operator.stats
+            after, loops = operator.stats, operator.loops - loops
             growth.resume()
             for batch in operator.finish():
                 produced.add(batch)
@@ -254,6 +261,7 @@ def measure(
         latency_p50_s=latency_percentile_s(latencies, 50),
         latency_p99_s=latency_percentile_s(latencies, 99),
         memory_bytes=final.bytes_limit,
+        loops=loops,
     )
 
 
@@ -293,6 +301,30 @@ def _warm_up(feed: _Feed, produced: Checksum, pages: int, seconds: float, clock:
             continue
         if feed.operator.stats.pages_read - full_at >= pages:
             return
+
+
+def _settle(feed: _Feed, produced: Checksum, pages: int, longest_s: float, clock: Clock) -> None:
+    """Feed until the hits of a pass over the master are hardly more than those of the one before.
+
+    Passes take at least a fifth of a second, and a tenth of `longest_s`.
+    """
+    if not longest_s:
+        return
+    start_ns, last = clock.now_ns(), -1.0
+    calm = 0
+    while calm < 2 and clock.now_ns() - start_ns < longest_s * 1e9:
+        before, begin_ns = feed.operator.stats, clock.now_ns()
+        while True:
+            result = feed.advance()
+            if result is not None:
+                produced.add(result)
+            spent_s = (clock.now_ns() - begin_ns) / 1e9
+            read = feed.operator.stats.pages_read - before.pages_read
+            if spent_s > 0.2 and (read >= 3 * pages or spent_s > longest_s / 10):
+                break
+        share = feed.operator.stats.since(before).hit_share
+        calm = calm + 1 if share <= last * 1.02 + 0.002 else 0
+        last = share
 
 
 def _measured(
@@ -338,7 +370,7 @@ def _make(
     seed: int = 0,
     clock: Clock | None = None,
     **options: Any,
-) -> SemiStreamJoin:
+) -> Operator:
     return make_join(
         join,
         master,

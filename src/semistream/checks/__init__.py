@@ -21,7 +21,9 @@ from semistream.checks.workspace import Workspace
 
 Check = Callable[[JoinFactory, Workspace], None]
 
-SKIPPED: dict[tuple[str, str], str] = {}
+SKIPPED: dict[tuple[str, str], str] = {
+    ("memoryjoin", "check_budget_is_kept"): "holds the whole master, and has no use for more",
+}
 """Checks that a join need not pass: (join, check) and the reason."""
 
 _MODULES: tuple[ModuleType, ...] = (data, memory, flow, survival)

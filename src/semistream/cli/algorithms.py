@@ -38,4 +38,7 @@ def algorithms(as_json: bool) -> None:
             )
         )
     render.table(columns, rows)
-    render.line(f'algorithm="auto" is {DEFAULT}.')
+    render.line(
+        f'algorithm="auto" is {DEFAULT}, memoryjoin where the master fits the memory, or another '
+        "join that the cost models clearly favour."
+    )

@@ -15,6 +15,7 @@ from semistream.cli.dashboard import dashboard
 from semistream.cli.demo import demo
 from semistream.cli.master import master
 from semistream.cli.run import run
+from semistream.cli.tune import tune
 from semistream.core.errors import SemiStreamError
 
 
@@ -60,5 +61,5 @@ def main() -> None:
     """Join a stream with a master table on disk that is larger than memory."""
 
 
-for command in (demo, run, dashboard, master, algorithms, bench):
+for command in (demo, run, dashboard, master, algorithms, tune, bench):
     main.add_command(command)

@@ -68,6 +68,7 @@ class IndexNestedLoopJoin(QueuedJoin):
     def work(self) -> None:
         if not self.reads_pending and not len(self._absent):
             self._absent = np.sort(self.join_pool(self.oldest_groups(BATCH_ROWS)))
+            self._loops += 1
         while True:
             if len(self._absent) and not self.runs_left:
                 some, self._absent = self._absent[: RUNS // 2], self._absent[RUNS // 2 :]

@@ -73,6 +73,7 @@ class Operator(SemiStreamJoin):
         self._rows_in = 0
         self._rows_out = 0
         self._iterations = 0
+        self._loops = 0
         self._busy_ns = 0
         self._closed = False
         self._out: OutputBuffer | None = None
@@ -232,6 +233,14 @@ class Operator(SemiStreamJoin):
             latency_histogram=self._latency.copy(),
             plan=self.plan,
         )
+
+    @property
+    def loops(self) -> int:
+        """Iterations of the outer loop as cost models count them: chunks, loads, phases, sweeps.
+
+        A `step` may do a part of one, when results find no room, or several.
+        """
+        return self._loops
 
     @property
     def cached_rows(self) -> int:

@@ -230,6 +230,7 @@ class PartitionedJoin(QueuedJoin):
         self._keep(segments)
         runs = self.runs_for(segments, max(self._buffer_pages // 2, self.span))
         self.plan_runs(runs)
+        self._loops += 1
         # Rows whose key goes on behind a run wait for the page behind it.
         self._loading = np.concatenate([np.arange(at, at + n + 1) for at, n in runs]) // self.span
 

@@ -179,6 +179,7 @@ class ProbingJoin(QueuedJoin):
                 end_reading(self.waiting.state.kernel, piece.run_first, pages)
                 self.loaded(piece.run_first, pages)
                 loads += 1
+                self._loops += 1
                 self._probed = 0
         if not self._under_way:
             self._probed = 0

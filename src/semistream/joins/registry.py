@@ -19,6 +19,7 @@ from semistream.joins.cmeshjoin import CMeshJoin
 from semistream.joins.hybridjoin import HybridJoin
 from semistream.joins.hybridjoin2 import HybridJoin2
 from semistream.joins.inlj import IndexNestedLoopJoin
+from semistream.joins.memoryjoin import MemoryJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
@@ -50,14 +51,23 @@ JOINS: dict[str, type[Operator]] = {
         SemiStreamedIndexJoin,
         SemiStreamBalancedJoin,
         SweepJoin,
+        MemoryJoin,
     )
 }
 
 DEFAULT = "sweepjoin"
-"""What `auto` is."""
+"""What `auto` is, unless the cost models favour another join."""
 
 DEFAULT_WITH_CONDITION = "meshjoin"
 """What `auto` is under a condition other than equal keys."""
+
+
+_auto: list[type[Operator]] = []
+
+
+def use_for_auto(kind: type[Operator]) -> None:
+    """Have `auto` made by this class, which knows the cost models; joins do not."""
+    _auto[:] = [kind]
 
 
 def list_joins() -> list[str]:
@@ -97,6 +107,8 @@ def make_join(
             f"{kind.name} joins equal keys only and takes no condition",
             hint=f"use one of {takers}",
         )
+    if name == "auto" and condition is None and _auto:
+        kind = _auto[0]
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
     binding = Binding.of(schema, opened, on, how, columns, condition)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)

@@ -56,6 +56,9 @@ RUN_BYTES = 256 * 1024
 MOST_BUFFER_BYTES = 4 << 20
 """Beyond this a disk gains nothing: several requests keep it busy."""
 
+ENOUGH_BUFFER_BYTES = 400_000
+"""A larger buffer must be a small part of the memory."""
+
 RUNS = 64
 """Requests planned ahead."""
 
@@ -71,6 +74,16 @@ START = "\0start"
 """Column of a snapshot: the page before which a row entered."""
 
 _NO_FLAGS = read_only(np.empty(0, np.uint8))
+
+
+def buffer_bytes(memory_bytes: int) -> int:
+    """The read buffer at most: a twentieth of little memory, a fiftieth of much.
+
+    What it takes no rows can wait in: on the modelled disk of the papers' time that costs MESHJOIN
+    less than 2 % of the best rate from 20 to 320 MB.
+    """
+    wanted = min(memory_bytes // 20, max(memory_bytes // 50, ENOUGH_BUFFER_BYTES))
+    return min(wanted, MOST_BUFFER_BYTES)
 
 
 class ScanJoin(Operator):
@@ -139,7 +152,7 @@ class ScanJoin(Operator):
         page, limit = self.master.page_bytes, self.budget.limit_bytes
         parts = self.common_parts(index=False)
         self.chunk_pages = chunk = self._chunk()
-        buffer = min(2 * chunk, max(min(limit // 20, MOST_BUFFER_BYTES) // page, 2))
+        buffer = min(2 * chunk, max(buffer_bytes(limit) // page, 2))
         parts["read buffer"] = buffer * page
         parts["queue"] = Packets.ENTRY_BYTES * (self.most_packets(chunk) + 1)
         parts["scratch"] = SCRATCH_BYTES + self.row_room(blob_bytes)
@@ -299,6 +312,7 @@ class ScanJoin(Operator):
             self._packets.append(int(self._entered[0]), self._page)
             self._entered[0] = 0
         self._left = self.pages_to_probe()
+        self._loops += 1
 
     def _probe(self) -> bool:
         """Probe to the end of the iteration or of the oldest packet; False if the output is full.

@@ -630,6 +630,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         """SB is empty: rows that are left came meanwhile and are in IB."""
         assert self._reader is not None
         self._joining = False
+        self._loops += 1
         self._last_scans = (
             self._reader.seeks - self._reads[0],
             self._reader.pages - self._reads[1],

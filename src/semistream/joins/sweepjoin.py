@@ -189,6 +189,7 @@ class SweepJoin(IndexedJoin):
         )
 
     def _end_sweep(self) -> None:
+        self._loops += 1
         hits, misses, wait, joining = (
             now - then for now, then in zip(self._marks(), self._sweep_start, strict=True)
         )

@@ -5,7 +5,13 @@ from __future__ import annotations
 import click
 
 from semistream.cli.bench.list import list_benchmarks
+from semistream.cli.bench.run_auto import run_auto_command
 from semistream.cli.bench.run_core import run_core_command
+from semistream.cli.bench.run_cost_models import (
+    run_buffers_command,
+    run_cost_models_command,
+    run_least_memory_command,
+)
 from semistream.cli.bench.run_spark import run_spark_command
 
 
@@ -22,3 +28,7 @@ def run() -> None:
 bench.add_command(list_benchmarks)
 run.add_command(run_core_command)
 run.add_command(run_spark_command)
+run.add_command(run_cost_models_command)
+run.add_command(run_buffers_command)
+run.add_command(run_least_memory_command)
+run.add_command(run_auto_command)

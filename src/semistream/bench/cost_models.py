@@ -1,0 +1,330 @@
+"""The cost models beside what the joins really do.
+
+*Cells*: every join with every memory and skew, predicted rate and c_loop beside the measured ones.
+*Buffers*: the option for the size of reads is varied; is the best one where the model says?
+*Least memory*: does a join with the least memory for a rate hold that rate, and fail with less?
+
+Unit costs are measured first, unless a calibration is handed in. All results are verified.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from semistream.bench.core import CoreOptions as Grid
+from semistream.bench.core import Told, _dry_run, _make, measure
+from semistream.bench.masters import product_master
+from semistream.bench.oracle import PAYLOAD, Expected, ProductOracle
+from semistream.core.budget import parse_bytes
+from semistream.core.clock import Clock, SystemClock
+from semistream.core.errors import BudgetError, OptionError
+from semistream.cost import MODELS, UnitCosts, Workload
+from semistream.cost.tuner import least_memory
+from semistream.joins.operator import Operator
+from semistream.store.file import FileMaster
+from semistream.workloads import sale_schema, sales
+from semistream.workloads.arrivals import Arrivals
+
+WHOLE = {"1%": "120%", "5%": "150%", "10%": "200%"}
+"""Memories of the join in memory, which needs all of the master, in the place of others."""
+
+SETTLING_S = 30.0
+"""How long a cache may take to fill: SSBJ moves a few keys every three passes."""
+
+HELD_BACKLOG_S = 1.0
+"""A rate is held while fewer rows wait to be accepted than come in this time."""
+
+
+@dataclass(frozen=True)
+class CostCell:
+    """One cell: predicted and measured."""
+
+    join: str
+    memory: str
+    skew: float
+    predicted_rows_per_s: float
+    measured_rows_per_s: float
+    predicted_c_loop_s: float
+    measured_c_loop_s: float
+    predicted_hit_share: float
+    measured_hit_share: float
+    predicted_pages_per_row: float
+    measured_pages_per_row: float
+    memory_bytes: int
+    io: str
+    verified: bool
+
+    @property
+    def rate_error(self) -> float:
+        """How far the predicted rate is off, as a share of the measured one."""
+        return abs(self.predicted_rows_per_s / self.measured_rows_per_s - 1)
+
+    @property
+    def loop_error(self) -> float:
+        """The same of c_loop."""
+        return abs(self.predicted_c_loop_s / self.measured_c_loop_s - 1)
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class BufferResult:
+    """A join's option for the size of its reads: where the model and the measurement are best."""
+
+    join: str
+    memory: str
+    skew: float
+    option: str
+    values: tuple[float, ...]
+    predicted_rows_per_s: tuple[float, ...]
+    measured_rows_per_s: tuple[float, ...]
+    steps_apart: int
+    lost: float
+    verified: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class HoldResult:
+    """A rate that was offered for some time to a join with so much memory."""
+
+    join: str
+    rate: float
+    memory_bytes: int
+    share: float
+    seconds: float
+    backlog_rows: int
+    held: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+
+def run_cells(
+    grid: Grid,
+    workdir: Path,
+    costs: UnitCosts,
+    *,
+    settle_s: float = SETTLING_S,
+    tell: Told = lambda line: None,
+    clock: Clock | None = None,
+) -> Iterator[CostCell]:
+    """Run the grid; each cell is yielded when it is done. Joins that a memory is too small for are
+    left out, with a word."""
+    clock = clock or SystemClock()
+    with _prepared(grid, workdir, tell) as (master, streams, expected):
+        cells = list(itertools.product(grid.skews, grid.joins, grid.memories))
+        for number, (skew, join, given) in enumerate(cells, start=1):
+            memory = WHOLE.get(given, given) if join == "memoryjoin" else given
+            tell(f"[{number:3}/{len(cells)}] {join}, memory {memory}, skew {skew:g}")
+            size = parse_bytes(memory, of=master.data_bytes)
+            model = MODELS[join]
+            workload = _workload(master, skew)
+            try:
+                plan = model.plan(workload, size, costs)
+                result = measure(
+                    master,
+                    streams[skew],
+                    expected[skew],
+                    join=join,
+                    memory=memory,
+                    skew=skew,
+                    seconds=grid.cell_s,
+                    seed=grid.seed,
+                    clock=clock,
+                    settle_s=settle_s,
+                )
+            except BudgetError as error:
+                tell(f"          left out: {error.message}")
+                continue
+            said = model.predict(workload, plan, costs)
+            yield CostCell(
+                join=join,
+                memory=memory,
+                skew=skew,
+                predicted_rows_per_s=said.rows_per_s,
+                measured_rows_per_s=result.rows_per_s,
+                predicted_c_loop_s=said.c_loop_s,
+                measured_c_loop_s=result.seconds / max(result.loops, 1),
+                predicted_hit_share=said.loop.hit_share,
+                measured_hit_share=result.hit_share,
+                predicted_pages_per_row=said.loop.pages / said.loop.rows,
+                measured_pages_per_row=result.pages_per_row,
+                memory_bytes=size,
+                io=master.io,
+                verified=result.verified,
+            )
+
+
+def run_buffers(
+    grid: Grid,
+    workdir: Path,
+    costs: UnitCosts,
+    *,
+    tell: Told = lambda line: None,
+    clock: Clock | None = None,
+) -> Iterator[BufferResult]:
+    """For joins with an option for the size of reads: every second value of its grid, measured."""
+    clock = clock or SystemClock()
+    with _prepared(grid, workdir, tell) as (master, streams, expected):
+        for skew, join, memory in itertools.product(grid.skews, grid.joins, grid.memories):
+            model, workload = MODELS[join], _workload(master, skew)
+            size = parse_bytes(memory, of=master.data_bytes)
+            values = list(model.grid(workload, size))[::2]
+            if not values:
+                raise OptionError(f"{join} has no size of reads to vary", hint="leave it out")
+            predicted, measured, verified = [], [], True
+            for value in values:
+                tell(f"{join}, memory {memory}, skew {skew:g}, {model.tunes} {value}")
+                options = {model.tunes: value}
+                plan = model.plan(workload, size, costs, **options)
+                predicted.append(model.service_rate(workload, plan, costs))
+                cell = measure(
+                    master,
+                    streams[skew],
+                    expected[skew],
+                    join=join,
+                    memory=memory,
+                    skew=skew,
+                    seconds=grid.cell_s,
+                    seed=grid.seed,
+                    clock=clock,
+                    **options,
+                )
+                measured.append(cell.rows_per_s)
+                verified = verified and cell.verified
+            said = max(range(len(values)), key=lambda i: predicted[i])
+            best = max(range(len(values)), key=lambda i: measured[i])
+            yield BufferResult(
+                join=join,
+                memory=memory,
+                skew=skew,
+                option=model.tunes,
+                values=tuple(float(value) for value in values),
+                predicted_rows_per_s=tuple(predicted),
+                measured_rows_per_s=tuple(measured),
+                steps_apart=abs(said - best),
+                lost=1 - measured[said] / measured[best],
+                verified=verified,
+            )
+
+
+def run_least_memory(
+    grid: Grid,
+    workdir: Path,
+    costs: UnitCosts,
+    *,
+    rate: float,
+    seconds: float = 30.0,
+    shares: Sequence[float] = (1.0, 0.7),
+    tell: Told = lambda line: None,
+    clock: Clock | None = None,
+) -> Iterator[HoldResult]:
+    """Offer a rate to joins with the least memory for it, and with a part of that."""
+    clock = clock or SystemClock()
+    skew = grid.skews[0]
+    with product_master(workdir, grid.rows, io=grid.io) as master:
+        stream = list(sales(grid.preloaded_rows, products=grid.rows, skew=skew, seed=grid.seed))
+        for join in grid.joins:
+            tuned = least_memory(join, _workload(master, skew), rate, costs)
+            plan = tuned.prediction.plan
+            for share in shares:
+                memory = int(share * plan.memory_bytes)
+                tell(f"{join}, {memory:,} bytes, {rate:,.0f} rows/s for {seconds:g} s")
+                operator = _make(
+                    join, master, str(memory), seed=grid.seed, clock=clock, **plan.settings
+                )
+                with operator:
+                    backlog = hold(operator, stream, rate, seconds, clock)
+                yield HoldResult(
+                    join=join,
+                    rate=rate,
+                    memory_bytes=memory,
+                    share=share,
+                    seconds=seconds,
+                    backlog_rows=backlog,
+                    held=backlog <= rate * HELD_BACKLOG_S,
+                )
+
+
+def hold(
+    operator: Operator, stream: Sequence[pa.RecordBatch], rate: float, seconds: float, clock: Clock
+) -> int:
+    """Offer rows as they arrive at an even rate; how many were not accepted at the end.
+
+    The join is filled first, so that an empty memory does not make up for a low rate.
+    """
+    batches = itertools.cycle(stream)
+    rest = next(batches)
+    full = False
+    while not full:
+        accepted = operator.push(rest)
+        full = accepted < rest.num_rows
+        rest = rest.slice(accepted)
+        if rest.num_rows == 0:
+            operator.take()
+            rest = next(batches)
+        else:
+            operator.step()
+    arrivals, accepted_rows = Arrivals(rate), 0
+    start = clock.now_ns()
+    while True:
+        elapsed = clock.now_ns() - start
+        due = arrivals.rows_at(elapsed) - accepted_rows
+        if elapsed >= seconds * 1e9:
+            return due
+        offered = rest.slice(0, max(due, 0))
+        accepted = operator.push(offered) if due > 0 else 0
+        accepted_rows += accepted
+        rest = rest.slice(accepted)
+        if rest.num_rows == 0:
+            rest = next(batches)
+        if accepted < offered.num_rows or due <= 0:
+            operator.step()
+        else:
+            operator.take()
+
+
+class _prepared:
+    """Master, streams and what they must give; closes the master at the end."""
+
+    def __init__(self, grid: Grid, workdir: Path, tell: Told) -> None:
+        self._grid, self._workdir, self._tell = grid, workdir, tell
+
+    def __enter__(
+        self,
+    ) -> tuple[FileMaster, dict[float, list[pa.RecordBatch]], dict[float, Expected]]:
+        grid = self._grid
+        self._tell(f"the master of {grid.rows:,} rows")
+        self._master = product_master(self._workdir, grid.rows, sold_by=grid.sold_by, io=grid.io)
+        self._tell("the stream, and DuckDB's join of it to compare with")
+        streams: dict[float, list[pa.RecordBatch]] = {}
+        expected: dict[float, Expected] = {}
+        with ProductOracle(grid.rows, scratch=self._workdir) as oracle:
+            for skew in grid.skews:
+                rows = grid.preloaded_rows
+                made = sales(rows, products=grid.rows, skew=skew, seed=grid.seed)
+                streams[skew] = list(made)
+                expected[skew] = oracle.expected(streams[skew])
+        for join in grid.joins:
+            if join != "memoryjoin":
+                _dry_run(join, self._master, grid, streams[grid.skews[0]])
+        return self._master, streams, expected
+
+    def __exit__(self, *error: object) -> None:
+        self._master.close()
+
+
+def _workload(master: FileMaster, skew: float) -> Workload:
+    return Workload.of(master, sale_schema(), "product_id", skew=skew, columns=PAYLOAD)

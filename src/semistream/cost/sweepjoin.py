@@ -1,0 +1,122 @@
+"""SWEEPJOIN's cost: our own, see docs/adr/0005."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semistream.cost import intake
+from semistream.cost.model import (
+    CostModel,
+    Plan,
+    index_scratch,
+    looked_up,
+    output_bytes,
+    output_rows,
+    row_room,
+)
+from semistream.cost.units import Loop, UnitCosts
+from semistream.cost.workload import Workload
+from semistream.joins.sweepjoin import (
+    GAP_PAGES,
+    LONGEST_RUN_BYTES,
+    MOST_BUFFER_BYTES,
+    MOST_OUTPUT_BYTES,
+)
+
+
+class SweepJoinModel(CostModel):
+    """A loop is a sweep: with P rows in the pool 2·P rows wait for it, since each waits half.
+
+    A key is cached that is asked for more often in a sweep than its rows' memory would hold waiting
+    ones; less often already where the processor, not the disk, is what takes the time.
+    """
+
+    name = "sweepjoin"
+
+    def plan(
+        self, workload: Workload, memory_bytes: int, costs: UnitCosts | None = None, **settings: Any
+    ) -> Plan:
+        page, limit = workload.page_bytes, memory_bytes
+        wanted = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
+        output = output_bytes(workload, limit, wanted / limit)
+        buffer = max(min(limit // 12, MOST_BUFFER_BYTES) // page, 2)
+        parts: dict[str, float] = {
+            "index": workload.index_bytes,
+            "output": output,
+            "page chains": 4 * max(workload.pages, 1),
+            "read buffer": buffer * page,
+            "scratch": index_scratch(workload) + row_room(workload, limit),
+        }
+        shares = self.divided(workload, limit, parts, "pool and cache")
+        return Plan(
+            limit,
+            shares,
+            waiting=shares["pool and cache"] / workload.slot_bytes,
+            buffer_pages=buffer,
+            output_rows=output_rows(workload, output),
+            settings=settings,
+        )
+
+    def shared(
+        self, workload: Workload, plan: Plan, disk_share: float
+    ) -> tuple[float, float, float]:
+        """Keys in the cache, the share of the stream they answer, and the rows of the pool."""
+        slot, record = workload.slot_bytes, workload.cached_bytes * workload.key_rows
+        room, asked = plan.shares["pool and cache"], workload.frequencies
+        worth = max(2 * workload.cached_bytes / slot * disk_share, 1.0) * workload.key_rows
+
+        def surplus(keys: float) -> float:
+            pool = max(room - keys * record, 66 * slot) / slot
+            sweep = 2 * pool / max(1 - asked.top(keys), 1e-9)
+            return worth - asked.rank(keys) * sweep
+
+        most = min(0.95 * room / record, asked.count)
+        keys = intake.rising_root(surplus, 0.0, most) if surplus(0.5) < 0 else 0.0
+        least = min(room / 50 / record, asked.count)
+        keys = max(keys, least)
+        return keys, asked.top(keys), max(room - keys * record, 66 * slot) / slot
+
+    def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
+        disk_share = 1.0
+        loop = self._swept(workload, plan, disk_share)
+        for _ in range(6 if costs is not None else 0):
+            assert costs is not None
+            cost = costs.at(plan.memory_bytes)
+            joining = loop.waits * (cost.find + cost.result) + loop.pages * cost.page
+            reading = costs.io_s(loop, workload.io)
+            if workload.io == "direct" or costs.disk is not None:
+                busy = costs.busy_s(loop, plan.memory_bytes, by_index=True)
+                reading = max(reading - busy, 0.0)
+            new = reading / max(reading + joining, 1e-12)
+            if abs(new - disk_share) < 0.01:
+                break
+            disk_share = new
+            loop = self._swept(workload, plan, disk_share)
+        return loop
+
+    def _swept(self, workload: Workload, plan: Plan, disk_share: float) -> Loop:
+        keys, share, pool = self.shared(workload, plan, disk_share)
+        waits = 2 * pool
+        rows = waits / max(1 - share, 1e-6)
+        wanted = intake.wanted_pages(workload.page_masses(keys), rows)
+        longest = max(min(plan.buffer_pages // 6, LONGEST_RUN_BYTES // workload.page_bytes), 1)
+        pages, requests, seeks = intake.runs(wanted, GAP_PAGES[workload.io], longest)
+        results = rows * workload.results
+        calls = results / plan.output_rows
+        looked = looked_up(plan.output_rows / workload.results) * calls
+        return Loop(
+            rows=rows,
+            hits=rows - waits,
+            waits=waits,
+            results=results,
+            looked_up=looked * (1 - share),
+            cache_looked_up=looked,
+            offered=waits,
+            pages=pages,
+            requests=requests,
+            seeks=seeks,
+            calls=max(calls, 1.0),
+        )
+
+
+MODEL = SweepJoinModel()

@@ -1,0 +1,103 @@
+"""Calibration: the fit finds known costs, files come back, other hosts are told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from semistream.core.errors import OptionError
+from semistream.cost import MODELS, Costs, Loop, ReadCost
+from semistream.cost import calibrate as module
+from semistream.cost.calibrate import Calibration, Run, Timed, calibrate, fit, nonnegative
+from semistream.cost.units import COST_NAMES, UnitCosts, counted
+
+READ = ReadCost(1e-6, 1e-6)
+
+
+def test_least_squares_without_negative_values() -> None:
+    generator = np.random.default_rng(1)
+    matrix = generator.random((40, 6))
+    wanted = np.array([1.0, 0.0, 3.0, 0.0, 0.5, 2.0])
+    assert nonnegative(matrix, matrix @ wanted) == pytest.approx(wanted, abs=1e-9)
+    below = nonnegative(matrix, matrix @ np.array([1.0, -1.0, 3.0, 0.0, 0.5, 2.0]))
+    assert (below >= 0).all()
+    assert below[1] == 0
+
+
+def test_the_fit_explains_runs_that_are_made_of_known_costs() -> None:
+    generator = np.random.default_rng(2)
+    costs = Costs(*(generator.random(len(COST_NAMES)) * 1e-7))
+    runs = []
+    for number in range(40):
+        join = ("meshjoin", "cachejoin")[number % 2]
+        counts = dict.fromkeys(
+            ("hits", "waits", "results", "looked_up", "probes", "pages", "requests", "calls"), 0.0
+        )
+        counts = {name: float(generator.integers(1, 10**6)) for name in counts}
+        loop = Loop(rows=counts["hits"] + counts["waits"], **counts)
+        by_index = MODELS[join].by_index
+        seconds = sum(
+            count * getattr(costs, name) for name, count in counted(loop, by_index=by_index).items()
+        )
+        seconds += loop.requests * READ.request_s + loop.pages * READ.page_s
+        runs.append(Timed(join, loop, seconds))
+    found, off = fit(runs, READ)
+    assert off < 0.02
+    check = UnitCosts(((1, found),), {"buffered": READ})
+    for one in runs:
+        by_index = MODELS[one.join].by_index
+        assert check.loop_s(one.loop, 1, "buffered", by_index=by_index) == pytest.approx(
+            one.seconds, rel=0.1
+        )
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "ROWS", 20_000)
+        patch.setattr(module, "STREAM_ROWS", 20_000)
+        patch.setattr(module, "RUN_S", 0.03)
+        patch.setattr(module, "WARM_S", 0.01)
+        patch.setattr(module, "RUNS", (Run("meshjoin"), Run("hybridjoin"), Run("memoryjoin")))
+        return calibrate(tmp_path_factory.mktemp("calibration"), sizes=(1_000_000,))
+
+
+def test_this_machine_is_measured(small: Calibration) -> None:
+    for way in ("buffered", "direct"):
+        cost = small.costs.read[way]
+        assert cost.request_s >= 0
+        assert cost.page_s >= 0
+        assert 1e-7 < cost(8) < 1
+    ((size, costs),) = small.costs.sizes
+    assert size == 1_000_000
+    assert all(getattr(costs, name) >= 0 for name in COST_NAMES)
+    assert 0 < costs.call < 0.1
+    assert small.host["cores"]
+
+
+def test_it_is_kept_and_comes_back(small: Calibration, tmp_path: Path) -> None:
+    small.save(tmp_path / "kept" / "c.json")
+    assert Calibration.load(tmp_path / "kept" / "c.json") == small
+
+
+def test_that_of_another_host_is_used_with_a_warning(small: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    small.save(path)
+    plain = json.loads(path.read_text())
+    plain["host"]["processor"] = "Abacus"
+    path.write_text(json.dumps(plain))
+    with pytest.warns(UserWarning, match="another host.*Abacus"):
+        assert Calibration.load(path).costs == small.costs
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"costs": 3}'])
+def test_files_that_are_no_calibration(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text(content)
+    with pytest.raises(OptionError, match="is not a calibration"):
+        Calibration.load(path)
+    with pytest.raises(OptionError, match="there is no calibration"):
+        Calibration.load(tmp_path / "nothing.json")
