@@ -25,13 +25,13 @@ from semistream.kernels.jit import read_only
 from semistream.kernels.pages import CLASSES, PAGE_KEYS, count_keys, fill_pages, shards_of
 from semistream.kernels.rows import pack_records, packed_size
 from semistream.store.classes import ClassWriter
+from semistream.store.durable import sync_directory
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
 from semistream.store.manifest import (
     Manifest,
     ShardInfo,
     schema_to_text,
-    sync_directory,
     write_manifest,
 )
 from semistream.store.sorting import BATCH_BYTES, FREQUENCY, PACKED, rows_within
@@ -323,11 +323,20 @@ class ShardWriter:
             self._write(part)
             batch, class_ = batch.slice(end), class_[end:]
 
-    def _end_class(self) -> None:
+    @property
+    def pages(self) -> int:
+        """Pages written."""
+        return self._pages
+
+    def end_segment(self) -> None:
+        """Keys that follow are in an order of their own, and begin with a new page."""
         self._cut(final=True)
         self._left = None
         self._carry[:] = 0
         self._tally[4] = 0
+
+    def _end_class(self) -> None:
+        self.end_segment()
         self._class_ends.append(self._pages)
 
     def _write(self, batch: pa.RecordBatch) -> None:
