@@ -8,12 +8,14 @@ from semistream.core.join import SemiStreamJoin, Snapshot
 from semistream.core.stats import JoinStats
 from semistream.joins.api import JoinedStream, join
 from semistream.joins.registry import list_joins, make_join
+from semistream.store.apply import Applied, apply_changes, compact_master
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Applied",
     "Clock",
     "Condition",
     "FileMaster",
@@ -26,9 +28,11 @@ __all__ = [
     "Snapshot",
     "SystemClock",
     "__version__",
+    "apply_changes",
     "band",
     "between",
     "build_master",
+    "compact_master",
     "compare",
     "join",
     "list_joins",

@@ -123,6 +123,9 @@ class OutputBuffer:
             seen[first:],
         )
         arrays = binding.stream_columns(stream) + master
+        if binding.mark is not None:
+            # The last bit is no leaf's: it is set in the record that stands for none.
+            arrays.append(pa.array(self._master_nulls[:n, -1] < 128))
         return pa.RecordBatch.from_arrays(arrays, schema=binding.output_schema)
 
     def _spread(self, leaves: list[Leaf], rows: int) -> dict[int, pa.Buffer]:

@@ -59,6 +59,7 @@ class SweepJoin(IndexedJoin):
     )
 
     joins_when_fed = True
+    keeps_cache = True
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
@@ -100,6 +101,13 @@ class SweepJoin(IndexedJoin):
         self.budget.set("pool", min(self.waiting.size_bytes, pool_bytes))
         self.cache.set_bytes(cache_bytes)
         self.budget.set("cache", self.cache.size_bytes)
+
+    def adopt(self, cache: TupleCache) -> None:
+        self.cache.set_bytes(0)
+        self.budget.set("cache", 0)
+        self.cache = cache
+        size = min(cache.size_bytes, self._flexible * 19 // 20)
+        self._share(self._flexible - size, size)
 
     def before_restore(self) -> None:
         # The pool may have had nearly everything; the cache earns its share again.

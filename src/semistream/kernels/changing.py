@@ -129,7 +129,7 @@ def settle(
 
 @kernel
 def segments_of(index: Any, keys: _I64, out: _I64) -> None:
-    """The part of the pages, in key order, to which every key belongs: a shard, or a class of it."""
+    """The part of the pages, in key order, to which every key belongs: a shard or a class of it."""
     for i in range(keys.size):
         shard = np.int64(0)
         if index.shards > 1:
@@ -216,7 +216,9 @@ def merge_changes(
             while i < old_end and old[i] == changes[j]:
                 gone = False
                 for c in range(j, end):
-                    if last[c] and _same(key, change_data, change_starts[c], old_data, old_starts[i]):
+                    if last[c] and _same(
+                        key, change_data, change_starts[c], old_data, old_starts[i]
+                    ):
                         gone = True
                         break
                 if gone:
@@ -299,4 +301,3 @@ def forget(cache: Any, keys: _I64) -> int:
             give_up(cache, place)
             count += 1
     return count
-

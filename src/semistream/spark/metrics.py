@@ -54,6 +54,7 @@ class TaskRecord:
     stats: JoinStats
     how: str = "inner"
     dead_rows: int = 0
+    master: str = ""
 
 
 @dataclass
@@ -152,7 +153,7 @@ def record(
     context = TaskContext.get()
     partition = 0 if context is None else context.partitionId()
     query, batch = micro_batch() or (recipe.name, -1)
-    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows)
+    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows, recipe.master)
     accumulator.add({TaskKey(query, batch, partition): done})
 
 
@@ -181,9 +182,26 @@ def stats(query: StreamingQuery | DataFrame) -> BatchStats:
 
 def summed(query: str, batch: int | None) -> BatchStats:
     """What the joins of the query of this id did in a micro-batch, or in the latest."""
+    return _summed(list(_driver.joins.values()), query, batch)
+
+
+def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
+    """The same for every join on its own, in their order: its master, and what it did."""
+    found = []
+    for accumulator in list(_driver.joins.values()):
+        did = _summed([accumulator], query, batch)
+        masters = [one.master for key, one in list(accumulator.value.items()) if one.master]
+        if did.tasks or did.join.rows_waiting:
+            found.append((masters[0] if masters else "", did))
+    return found
+
+
+def _summed(
+    accumulators: Iterable[Accumulator[type_of_records]], query: str, batch: int | None
+) -> BatchStats:
     found: list[tuple[TaskKey, TaskRecord]] = [
         (key, one)
-        for accumulator in list(_driver.joins.values())
+        for accumulator in accumulators
         for key, one in list(accumulator.value.items())
         if key.query == query and (batch is None or key.batch in (batch, WAITING))
     ]

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
-from semistream.spark.metrics import BatchStats, summed
+from semistream.spark.metrics import BatchStats, summed, summed_by_join
 from semistream.spark.sources import rows_behind
 
 _LAST_WORD_S = 20.0
@@ -27,7 +27,7 @@ class MicroBatch:
 
     `ended_ns` is the clock's time when the driver heard of it. `observed` are the values of
     `DataFrame.observe`, by name. `rows_behind` have arrived at the source and were not taken yet,
-    where the source counts them.
+    where the source counts them. `joins` tells of every join: its master, and what it did.
     """
 
     batch: int
@@ -38,10 +38,24 @@ class MicroBatch:
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows_behind: int | None = None
 
+    joins: tuple[tuple[str, BatchStats], ...] = ()
+
     @property
     def seconds(self) -> float:
         """How long it took, from the look at the source to the commit."""
         return self.durations_ms.get("triggerExecution", 0) / 1000
+
+
+@dataclass
+class Balance:
+    """Where the rows of one join are. Those that came are matched, unmatched, dead or waiting."""
+
+    master: str
+    rows_in: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    dead: int = 0
+    waiting: int = 0
 
 
 class Recorder(StreamingQueryListener):
@@ -66,6 +80,20 @@ class Recorder(StreamingQueryListener):
         total.bytes_peak = max(one.bytes_peak for one in worked)
         return total
 
+    def balances(self) -> list[Balance]:
+        """Where the rows of every join are, over all micro-batches."""
+        found: dict[int, Balance] = {}
+        for batch in self.batches:
+            for number, (master, did) in enumerate(batch.joins):
+                one = found.setdefault(number, Balance(master))
+                one.master = one.master or master
+                one.rows_in += did.join.rows_in
+                one.matched += did.join.rows_matched
+                one.unmatched += did.join.rows_unmatched
+                one.dead += did.dead_rows
+                one.waiting = did.join.rows_waiting
+        return list(found.values())
+
     def ended(self, query: StreamingQuery) -> None:
         """Wait until everything that an ended query did has been heard of."""
         assert not query.isActive
@@ -87,6 +115,7 @@ class Recorder(StreamingQueryListener):
                     name: row.asDict() for name, row in (progress.observedMetrics or {}).items()
                 },
                 rows_behind=behind[0] if len(behind) == 1 else None,
+                joins=tuple(summed_by_join(str(progress.id), progress.batchId)),
             )
         )
 

@@ -9,8 +9,8 @@ overwritten or removed by the next writer. Only one writer works at a time; read
 Inserts find room on the page where they belong if the master was built with a fill factor below 1
 (the SSIJ paper takes 0.8); else the page is split, and its parts are filled to that factor.
 
-Pages that no version needs any more stay in the files until `compact` writes all rows anew, in
-order and with the fill factor restored. `apply_changes` does so by itself when a page file has
+Pages that no version needs any more stay in the files until `compact_master` writes all rows anew,
+in order and with the fill factor restored. `apply_changes` does so by itself when a page file has
 more such pages than live ones.
 """
 
@@ -132,7 +132,7 @@ def apply_changes(
 
     `bad="skip"` leaves changes with an unknown operation or a null key out and counts them, instead
     of raising. `memory` bounds the changes, which are held in memory. `keep` earlier versions stay,
-    besides those that streams may ask for again. `compaction=False` leaves that to `compact`.
+    besides those that streams may ask for again. `compaction=False` leaves it to `compact_master`.
 
     Readers never wait, and see the old version or the new one; a crash leaves one of the two.
     """
@@ -181,7 +181,7 @@ def apply_changes(
     )
 
 
-def compact(path: str | Path, *, keep: int = KEPT_VERSIONS) -> Manifest:
+def compact_master(path: str | Path, *, keep: int = KEPT_VERSIONS) -> Manifest:
     """Write all rows of a master anew, in order and pages filled as when it was built.
 
     It is a new version with the same rows; the files of the old one go when nobody needs them.
@@ -352,23 +352,21 @@ class _NewVersion:
         written: list[_Pages] = []
         for shard in np.unique(shards).tolist():
             begin, end = np.searchsorted(shards, [shard, shard + 1]).tolist()
-            file = os.open(
-                self.directory / self.master.manifest.shards[shard].file, os.O_RDWR
-            )
+            file = os.open(self.directory / self.master.manifest.shards[shard].file, os.O_RDWR)
             try:
                 while begin < end:
                     stop = self._chunk(groups, changes.starts, change_ends, begin, end)
                     some = slice(begin, stop)
-                    written.append(self._rewrite(file, shard, groups[some], change_ends[some], changes))
+                    written.append(
+                        self._rewrite(file, shard, groups[some], change_ends[some], changes)
+                    )
                     begin = stop
                 durable.sync(file)
             finally:
                 os.close(file)
         self._put_in_index(groups, written)
 
-    def _chunk(
-        self, groups: _I64, starts: _I64, change_ends: _I64, begin: int, end: int
-    ) -> int:
+    def _chunk(self, groups: _I64, starts: _I64, change_ends: _I64, begin: int, end: int) -> int:
         """Up to which group pages and changes fit the memory of a chunk; at least one does."""
         size = self.master.page_bytes
         old = np.cumsum(groups[begin:end, 1] - groups[begin:end, 0]) * size
@@ -668,7 +666,7 @@ def remove_old(directory: Path, keep: int) -> None:
         files = sorted(folder.iterdir(), key=lambda file: file.name != MANIFEST)
         for file in files:
             if f"{folder.name}/{file.name}" not in used:
-                file.unlink(missing_ok=True)
+                durable.remove(file)
         with suppress(OSError):
             folder.rmdir()
 

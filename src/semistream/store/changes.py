@@ -207,7 +207,9 @@ class ChangeReader:
                 hint="sort the feed by it; changes are applied in the order in which they come",
             )
         self._highest = int(numbers[-1])
-        self.sequence = max(self._highest, self._after if self._after is not None else self._highest)
+        self.sequence = max(
+            self._highest, self._after if self._after is not None else self._highest
+        )
         if self._after is None:
             return np.ones(batch.num_rows, bool)
         new: npt.NDArray[np.bool_] = numbers > self._after

@@ -1,4 +1,4 @@
-"""Every step by which a published version comes into being: a write, a sync, a rename.
+"""Every step by which a version comes into being or goes: a write, a sync, a rename, a removal.
 
 They are few and in one place, so that a test can end the process, or cut the power, at each.
 """
@@ -48,3 +48,8 @@ def write_file(path: Path, data: bytes) -> None:
         sync(file)
     finally:
         os.close(file)
+
+
+def remove(path: Path) -> None:
+    """Remove a file that nobody needs."""
+    path.unlink(missing_ok=True)

@@ -22,7 +22,13 @@ from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
-from semistream.store.manifest import Manifest, ShardInfo, read_manifest, version_directory
+from semistream.store.manifest import (
+    MANIFEST,
+    Manifest,
+    ShardInfo,
+    read_manifest,
+    version_directory,
+)
 from semistream.store.reader import DEFAULT_DEPTH, PageReader, read_places
 from semistream.store.writing import index_checksum, master_layout
 
@@ -54,6 +60,7 @@ class FileMaster:
     _continued: npt.NDArray[np.uint8] = field(init=False)
     _checked: npt.NDArray[np.uint8] = field(init=False)
     _places: npt.NDArray[np.uint32] | None = field(init=False, default=None)
+    _stamp: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -179,6 +186,21 @@ class FileMaster:
         """The function from keys to classes of frequency, as it stands in the index."""
         words = CLASSES * len(self.manifest.shards) + 1
         return self._classes[8 * words :].tobytes()
+
+    def newer(self) -> FileMaster | None:
+        """The current version, opened in the same way, if it is not this one."""
+        try:
+            found = (self.path / MANIFEST).stat()
+        except OSError:
+            return None
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp == self._stamp:
+            return None
+        manifest = read_manifest(self.path)
+        self._stamp = stamp
+        if manifest.version == self.manifest.version:
+            return None
+        return FileMaster(self.path, manifest, self.io, self.shard)
 
     def touched_since(self, version: int) -> npt.NDArray[np.int64] | None:
         """key64 of all keys that may differ from those of an earlier version; None: not known."""

@@ -204,4 +204,3 @@ def _damaged(file: Path, why: str) -> StoreError:
     return StoreError(
         f"{str(file)!r} is damaged: {why}", hint="restore it or build the master again"
     )
-

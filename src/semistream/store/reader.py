@@ -124,6 +124,13 @@ class PageReader:
             setattr(self.ring, name, getattr(other.ring, name))
         self.ring.taken = self.ring.submitted
 
+    def add_counts(self, other: PageReader) -> None:
+        """Count what another reader did as well."""
+        assert self.in_flight == 0, "reads are under way"
+        for name in ("submitted", "taken", "pages_read", "seeks", "wait_ns", "join_ns"):
+            setattr(self.ring, name, getattr(self.ring, name) + getattr(other.ring, name))
+        self.ring.taken = self.ring.submitted
+
     def resize(self, buffer_pages: int) -> None:
         """Use this many pages of the ring from now on, and no more than at first; while idle."""
         assert self.in_flight == 0, "reads are under way"
