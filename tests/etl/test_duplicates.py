@@ -73,7 +73,8 @@ def test_by_a_condition(tmp_path: Path) -> None:
     found = pa.Table.from_batches(results)
     wanted = query(
         """select number, exists (select 1 from e p where p.number < e.number
-           and abs(p.moment - e.moment) <= 3 and abs(p.value - e.value) <= 0.5) from e order by number""",
+           and abs(p.moment - e.moment) <= 3 and abs(p.value - e.value) <= 0.5)
+           from e order by number""",
         e=stream,
     )
     flags = zip(found["number"].to_pylist(), found["is_duplicate"].to_pylist(), strict=True)

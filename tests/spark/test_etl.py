@@ -198,7 +198,9 @@ def test_duplicates_of_a_stream(keep: str, spark: SparkSession, tmp_path: Path) 
         assert first["is_duplicate"].to_pylist().count(False) == everyone[0]
     kept = first if keep == "first" else first.filter(~pa.compute.field("is_duplicate"))
     # Of each key the winner came in the earliest micro-batch that has it.
-    earliest = dict(query("select customer, min(number // 1000) from sent group by 1", sent))
+    earliest = dict(
+        query("select customer, min(number // 1000) from sent group by 1", sent).elements()
+    )
     for row in kept.to_pylist():
         if row["customer"] is not None:
             assert row["number"] // 1000 == earliest[row["customer"]]

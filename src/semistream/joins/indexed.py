@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from semistream.core.errors import SchemaError
 from semistream.core.join import Snapshot
+from semistream.joins.absent import AbsentFilter
 from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, PAGE, Operator
 from semistream.joins.output import OutputBuffer
@@ -54,6 +55,8 @@ class IndexedJoin(Operator):
     frames: Struct
     joins_when_fed = False
     """Whether `push` joins pages to make room for more rows, as long as the output has any."""
+    absent: AbsentFilter | None = None
+    """Rules out keys that are not there, for joins that make one."""
     keeps_cache = False
     """Whether cached rows stay when the join moves to another version of the master."""
 
@@ -189,6 +192,8 @@ class IndexedJoin(Operator):
         """Where each key is cached (-1: nowhere), and the list on which its row will wait."""
         find_all(self.cache.state.kernel, key64, valid, found)
         self.master.locate(key64, found, pages)
+        if self.absent is not None:
+            self.absent.rule_out(key64, pages)
 
     def _make_way(self) -> bool:
         """After `_feed` took fewer rows than given: whether it is worth another try."""

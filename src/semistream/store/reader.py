@@ -167,7 +167,8 @@ def read_places(
     file: int, places: npt.NDArray[np.uint32], page_bytes: int
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
     """The pages at some places of a file, and which of them it has; for one who has no ring."""
-    data = np.zeros(len(places) * page_bytes, np.uint8)
+    # Mapped memory is aligned as direct reads want it.
+    data = Region(len(places) * page_bytes).bytes[: len(places) * page_bytes]
     there = np.ones(len(places), bool)
     breaks = np.flatnonzero(np.diff(places.astype(np.int64)) != 1) + 1
     for begin, end in pairwise([0, *breaks.tolist(), len(places)]):
