@@ -11,6 +11,7 @@ from semistream.joins.registry import list_joins, make_join
 from semistream.store.apply import Applied, apply_changes, compact_master
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
+from semistream.store.sql import open_table, read_table
 
 __version__ = "0.1.0"
 
@@ -38,5 +39,7 @@ __all__ = [
     "list_joins",
     "make_join",
     "open_master",
+    "open_table",
     "predicate",
+    "read_table",
 ]

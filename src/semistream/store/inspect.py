@@ -106,7 +106,7 @@ def _batch(
     layout, spec, schema = master.layout, master.spec, master.schema
     columns = dict(zip(layout.schema.names, _decoded(data, layout, records, strings), strict=True))
     if spec.folded is not None:
-        columns[spec.folded] = _folded_key(key64, spec.schema.field(spec.folded).type)
+        columns[spec.folded] = folded_key(key64, spec.schema.field(spec.folded).type)
     arrays = [_as_stored(columns[field.name], field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -169,7 +169,7 @@ def _gather(page: _U8, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.in
     return page[np.repeat(starts - (ends - lengths), lengths) + np.arange(total)]
 
 
-def _folded_key(key64: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
+def folded_key(key64: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
     """The key column that is not stored because key64 is its value."""
     if pa.types.is_integer(type_):
         return pa.array(key64).cast(type_)
