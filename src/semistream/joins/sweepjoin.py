@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from semistream.core.budget import MemoryPlan
 from semistream.core.join import Traits
-from semistream.joins.absent import AbsentFilter
+from semistream.joins.absent import BITS_PER_ROW, AbsentFilter
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import RUNS, IndexedJoin
 from semistream.joins.waiting import WaitingRows
@@ -56,9 +56,9 @@ class SweepJoin(IndexedJoin):
     not used up (small batches that are drained each time), its rest is the cache's.
 
     *Absent keys.* A row whose key is not there waits as long as others and is never cached. When
-    more than a quarter of the keys of a sweep are absent, and a byte for every row of the master is
-    at most half of the memory that pool and cache share, a filter is made of all pages. From then
-    on such rows leave at once.
+    more than a quarter of the keys of a sweep are absent, a filter is made of all pages: a byte for
+    every row of the master, or half or a quarter of that, if it is at most half of the memory that
+    pool and cache share. From then on such rows leave at once.
     """
 
     name = "sweepjoin"
@@ -105,7 +105,7 @@ class SweepJoin(IndexedJoin):
         self._growing_to = 0
         self._peak_rows = 0
         self._pool_was_full = False
-        self._filter_bytes = 0
+        self._filter_bytes = self._filter_bits = 0
         self._sweep_start = self._marks()
         self._lookups_at_aging = 0
         self._set_worth(1.0)
@@ -224,10 +224,13 @@ class SweepJoin(IndexedJoin):
 
     def _plan_filter(self) -> None:
         """Many keys are absent: take the memory of a filter from whoever has more of it."""
-        size = AbsentFilter.size_for(self.master)
         least = int((LEAST_ROWS + 2) * self.waiting.row_bytes) + self.waiting.fixed_bytes
-        if size > self._flexible // 2 - least or self._growing_to:
+        sizes = {bits: AbsentFilter.size_for(self.master, bits) for bits in BITS_PER_ROW}
+        fitting = [bits for bits in BITS_PER_ROW if sizes[bits] <= self._flexible // 2 - least]
+        if not fitting or self._growing_to:
             return
+        self._filter_bits = fitting[0]
+        size = sizes[fitting[0]]
         cache, pool = self.cache.size_bytes, self.waiting.size_bytes
         self._flexible -= size
         self._filter_bytes = size
@@ -246,7 +249,7 @@ class SweepJoin(IndexedJoin):
         self.budget.set("pool", self.waiting.size_bytes)
         self.budget.set("absent filter", self._filter_bytes)
         self._filter_bytes = 0
-        self.absent = AbsentFilter(self.master)
+        self.absent = AbsentFilter(self.master, self._filter_bits)
 
     def _set_worth(self, share: float) -> None:
         """Hits per sweep that a row must have; `share` is the disk's part in the cost of a miss."""

@@ -1,7 +1,7 @@
 """Kernels of the filter for absent keys: a small Bloom filter for every page.
 
-A key that the index sends to a page is looked for in that page's block, four bits of it. If one is
-not set the page does not hold the key, and nobody has to wait for it to find that out.
+A key that the index sends to a page is looked for in that page's block, up to four bits of it. If
+one is not set the page does not hold the key, and nobody has to wait for it to find that out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ _I64 = npt.NDArray[np.int64]
 _U8 = npt.NDArray[np.uint8]
 _U64 = npt.NDArray[np.uint64]
 
-PROBES = 4
-
 
 @inlined
 def _bits(key: int) -> int:
@@ -33,7 +31,9 @@ def _bit(hashed: int, probe: int, bits: int) -> int:
 
 
 @kernel
-def note_pages(blocks: _U64, words: int, numbers: _I64, pages: _U8, page_bytes: int) -> None:
+def note_pages(
+    blocks: _U64, words: int, probes: int, numbers: _I64, pages: _U8, page_bytes: int
+) -> None:
     """Fill the blocks of some pages from their keys."""
     bits = np.uint64(64 * words)
     for i in range(numbers.size):
@@ -43,7 +43,7 @@ def note_pages(blocks: _U64, words: int, numbers: _I64, pages: _U8, page_bytes: 
         page = pages.ctypes.data + i * page_bytes
         for k in range(np.int64(load_u32(page + PAGE_ROWS))):
             hashed = _bits(load_i64(page + PAGE_KEYS + 8 * k))
-            for probe in range(PROBES):
+            for probe in range(probes):
                 bit = _bit(hashed, probe, bits)
                 blocks[start + np.int64(bit >> np.uint64(6))] |= np.uint64(1) << (
                     bit & np.uint64(63)
@@ -51,7 +51,9 @@ def note_pages(blocks: _U64, words: int, numbers: _I64, pages: _U8, page_bytes: 
 
 
 @kernel
-def rule_out(blocks: _U64, words: int, keys: _I64, pages: npt.NDArray[np.int32]) -> None:
+def rule_out(
+    blocks: _U64, words: int, probes: int, keys: _I64, pages: npt.NDArray[np.int32]
+) -> None:
     """Set the page of every key to -1 that is not on it."""
     bits = np.uint64(64 * words)
     base = blocks.ctypes.data
@@ -63,7 +65,7 @@ def rule_out(blocks: _U64, words: int, keys: _I64, pages: npt.NDArray[np.int32])
             continue
         start = np.int64(pages[i]) * words
         hashed = _bits(keys[i])
-        for probe in range(PROBES):
+        for probe in range(probes):
             bit = _bit(hashed, probe, bits)
             word = blocks[start + np.int64(bit >> np.uint64(6))]
             if (word >> (bit & np.uint64(63))) & np.uint64(1) == np.uint64(0):
