@@ -45,12 +45,15 @@ def test_a_snapshot_becomes_changes(shards: int, tmp_path: Path) -> None:
     ss.build_master(path, old, "id", shards=shards, fill=0.8)
     found = snapshot_difference(new.to_batches(max_chunksize=700), path, memory="2MB")
     changes = found.read_all()
-    wanted = duckdb.sql(
-        """select 'insert', id from new anti join old using (id)
-        union all select 'update', new.id from new join old using (id)
-            where (new.price, new.name, new.tags) is distinct from (old.price, old.name, old.tags)
-        union all select 'delete', id from old anti join new using (id)"""
-    ).fetchall()
+    with duckdb.connect() as connection:
+        connection.register("old", old)
+        connection.register("new", new)
+        wanted = connection.sql(
+            """select 'insert', id from new anti join old using (id)
+            union all select 'update', new.id from new join old using (id) where
+                (new.price, new.name, new.tags) is distinct from (old.price, old.name, old.tags)
+            union all select 'delete', id from old anti join new using (id)"""
+        ).fetchall()
     pairs = zip(changes["op"].to_pylist(), changes["id"].to_pylist(), strict=True)
     assert Counter(pairs) == Counter(wanted)
     counts = found.counts

@@ -74,10 +74,10 @@ class Letters(list[pa.RecordBatch]):
 @pytest.mark.parametrize("missing", MISSING)
 def test_every_rule(missing: str, masters: Path) -> None:
     stream, letters = orders(), Letters()
-    retry = {"retry_for": "1 hour"} if missing == "retry" else {}
+    retry_for = "1 hour" if missing == "retry" else None
     joined = enrich(
         stream, masters / "customers", "customer", missing=missing, dead_letters=letters,
-        memory="1MB", **retry,
+        memory="1MB", retry_for=retry_for,
     )  # fmt: skip
     result = joined.read_all()
     (counts,) = joined.counts

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.dataset as pads
 import pyarrow.json
 
@@ -160,12 +160,12 @@ def _step(
             )  # fmt: skip
             seen.close()
             return line, seen.output_schema
-        how = step.how
+        how, options = step.how, dict[str, Any](step.options)
         if step.missing is not None:
             how = "inner" if step.missing == "drop" else "left"
         with make_join(
             step.algorithm, master, on=on, schema=schema, how=how, memory=step.memory,
-            columns=step.columns, **step.options,
+            columns=step.columns, **options,
         ) as operator:  # fmt: skip
             shares = operator.plan.shares.items()
             divided = ", ".join(f"{name} {format_bytes(size)}" for name, size in shares if size)

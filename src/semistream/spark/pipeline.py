@@ -117,15 +117,16 @@ def start_feeds(pipeline: Pipeline, session: SparkSession) -> list[StreamingQuer
         if now:
             with suppress(StreamingQueryException):
                 query.awaitTermination()
-            error = failure(query)
-            if error is not None:
-                raise error
+            failed = failure(query)
+            if failed is not None:
+                raise failed
     return queries
 
 
 def _done(rows: DataFrame, step: Step, letters: str | None) -> DataFrame:
     """The stream after a step."""
     on = list(step.on) if isinstance(step.on, tuple) else step.on
+    options: dict[str, Any] = dict(step.options)
     shared: dict[str, Any] = {
         "memory": step.memory,
         "tasks": step.tasks,
@@ -156,7 +157,7 @@ def _done(rows: DataFrame, step: Step, letters: str | None) -> DataFrame:
         by_shard=step.by_shard,
         io=step.io,
         **shared,
-        **step.options,
+        **options,
     )
 
 

@@ -39,6 +39,7 @@ from semistream.kernels.reading import (
     REQUEST_WORDS,
     WORKERS,
 )
+from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
 from semistream.store.file import FileMaster
 from semistream.store.inspect import folded_key
@@ -332,13 +333,17 @@ class TableReader(PageReader):
             for pipe in (ask_in, ask_out, answer_in, answer_out):
                 os.close(pipe)
 
-        self._end = weakref.finalize(self, stop)
+        self._end = weakref.finalize(self, _stop, stop, self._region)
 
     def error(self) -> StoreError:
         if self._failures and isinstance(self._failures[-1], StoreError):
             return self._failures[-1]
         why = self._failures[-1] if self._failures else "no reason is known"
         return StoreError(f"reading the table {self._name!r} failed: {why}")
+
+
+def _stop(stop: Callable[[], None], buffer: Region) -> None:
+    stop()
 
 
 class _Connection:
