@@ -29,7 +29,7 @@ class AbsentFilter:
         like: AbsentFilter | None = None,
     ) -> None:
         self.master = master
-        self.bits_per_row = bits_per_row if like is None else like.bits_per_row
+        self.bits_per_row: int = bits_per_row if like is None else like.bits_per_row
         self.words: int = like.words if like is not None else _words(master, bits_per_row)
         self._blocks = np.zeros(master.pages * self.words, np.uint64)
         lacking = np.ones(master.pages, bool)
