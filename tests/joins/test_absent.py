@@ -25,11 +25,11 @@ def built(path: Path, **build: Any) -> Path:
 
 
 def ruled_out(absent: AbsentFilter, keys: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Which keys no page can hold, by the index and the filter."""
     pages = np.empty(len(keys), np.int32)
     absent.master.locate(keys, np.full(len(keys), -1, np.int32), pages)
-    before = pages >= 0
     absent.rule_out(keys, pages)
-    gone: np.ndarray[Any, Any] = before & (pages < 0)
+    gone: np.ndarray[Any, Any] = pages < 0
     return gone
 
 
@@ -96,8 +96,9 @@ def test_a_storm_of_absent_keys(tmp_path: Path) -> None:
         newer = join.master.newer()
         assert newer is not None
         join.move_to(newer)
-        (found,) = run(join, [pa.record_batch({"id": np.array([11, 12])})])
-        assert sorted(found.column("name").to_pylist(), key=str) == [None, "late"]
+        found = run(join, [pa.record_batch({"id": np.array([11, 12])})])
+        names = [name for batch in found for name in batch.column("name").to_pylist()]
+        assert sorted(names, key=str) == [None, "late"]
         assert join.stats.pages_read <= before + 4
 
 

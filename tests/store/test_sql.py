@@ -126,7 +126,8 @@ def test_a_connection_that_is_lost(uri: str) -> None:
     """It is opened again in the middle of a join, and nothing is lost."""
     pauses: list[float] = []
     sent = stream(20_000)
-    others = "FROM pg_stat_activity WHERE pid <> pg_backend_pid()"
+    clients = "backend_type = 'client backend' AND pid <> pg_backend_pid()"
+    others = f"FROM pg_stat_activity WHERE {clients}"
     found: list[pa.RecordBatch] = []
     with (
         ss.open_table(uri, "customers", "id", rows_per_page=20, pause=pauses.append) as master,
