@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 from numba.core import event
 
@@ -23,8 +24,11 @@ import semistream as ss
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.join import HOWS
 from semistream.core.progress import PATIENCE_NS
+from semistream.joins.absent import AbsentFilter
+from semistream.joins.api import run
 from semistream.joins.registry import JOINS
-from semistream.store.inspect import page_table
+from semistream.kernels.jit import read_only
+from semistream.store.inspect import master_rows, page_table
 from semistream.store.sources import open_source
 from semistream.workloads import bursty_counts, products, sales
 
@@ -75,6 +79,8 @@ class _Compiling(event.Listener):  # type: ignore[misc,unused-ignore]
 def _steps(folder: Path) -> Iterator[Step]:
     for name, type_ in _KEYS.items():
         yield f"masters with {name} keys", partial(_build, folder / name, type_)
+        changing = partial(_change, folder / f"{name}.changing", type_)
+        yield f"changes to masters with {name} keys", changing
     yield "CSV", partial(_read_csv, folder / "rows.csv")
     for join in JOINS:
         for name, type_ in _KEYS.items():
@@ -103,6 +109,28 @@ def _build(path: Path, keys: pa.DataType) -> None:
     with ss.open_master(path) as master:
         page_table(master, 0)
         for _ in master.bad_pages():
+            pass
+
+
+def _change(path: Path, keys: pa.DataType) -> None:
+    ss.build_master(path, _rows(keys, _ROWS), "key", shards=2, fill=0.8)
+    (batch,) = _rows(keys, _ROWS).to_batches()
+    changes = _rows(keys, 60).append_column("op", pa.array(["update", "delete", "insert"] * 20))
+    with (
+        ss.open_master(path) as master,
+        ss.make_join("sweepjoin", master, on="key", schema=batch.schema, memory="4MB") as join,
+    ):
+        list(run(join, [batch]))
+        AbsentFilter(master).rule_out(read_only(np.zeros(1, np.int64)), np.zeros(1, np.int32))
+        ss.apply_changes(path, changes, bad="skip")
+        newer = master.newer()
+        assert newer is not None
+        join.move_to(newer)
+        list(run(join, [batch]))
+        for _ in newer.bad_pages():
+            pass
+        ss.compact_master(path)
+        for _ in master_rows(newer):
             pass
 
 

@@ -48,7 +48,7 @@ def test_the_example_and_its_restart(run: Run, spark: SparkSession, example: Pat
     assert ended.json["rows_in"] + 3 == 60  # dead letters never reach the join
     assert ended.json["micro_batches"] == 3
     assert "Built the master" in ended.err
-    assert "join     left by auto, memory 4MB" in ended.err
+    assert "join     left by auto with customers.master" in ended.err
     shutil.copy(example / "orders" / "0.json", example / "orders" / "3.json")
     again = run("run", example / "pipeline.toml")
     assert again.code == 0

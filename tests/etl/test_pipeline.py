@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from semistream.core.errors import OptionError, SemiStreamError, SourceError
 from semistream.etl import load_pipeline, read_pipeline
+from semistream.etl.schema import pipeline_schema
 
 FOLDER = Path("/data")
 
@@ -27,9 +31,9 @@ format = "noop"
 
 def test_the_smallest_has_defaults() -> None:
     pipeline = read_pipeline(SMALL, FOLDER)
-    assert pipeline.master.path == FOLDER / "a.master"
-    assert pipeline.join.on == "id"
-    assert pipeline.join.memory == "64MB"
+    assert pipeline.steps[0].master == FOLDER / "a.master"
+    assert pipeline.steps[0].on == "id"
+    assert pipeline.steps[0].memory == "64MB"
     assert pipeline.trigger.every is None
     assert pipeline.spark.master == "local[*]"
     assert pipeline.sink.checkpoint_path is None
@@ -79,6 +83,8 @@ def test_all_that_can_be_said() -> None:
     )
     assert pipeline.source.path == FOLDER / "in"
     assert pipeline.source.options == {"header": True, "maxFilesPerTrigger": 2, "sep": ";"}
+    assert pipeline.master is not None
+    assert pipeline.join is not None
     assert pipeline.master.path == Path("/elsewhere/b.master")
     assert pipeline.master.key == ("a", "b")
     assert pipeline.join.on == {"a": "x", "b": "y"}
@@ -97,21 +103,62 @@ def test_the_checkpoint_of_files_lies_beside_them() -> None:
 def test_the_documented_file_names_every_key() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
     blocks = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
-    pipeline = read_pipeline(blocks[0], FOLDER)
+    one_join, steps = read_pipeline(blocks[0], FOLDER), read_pipeline(blocks[1], FOLDER)
     documented = "\n".join(blocks)
-    for table in fields(pipeline):
-        for key in fields(getattr(pipeline, table.name)):
-            assert f"{key.name} = " in documented, f"[{table.name}] {key.name}"
-    postgres = blocks[1].removeprefix("[sink]\n")
+    found = {one.name: getattr(one_join, one.name) or getattr(steps, one.name)
+             for one in fields(one_join)}  # fmt: skip
+    for table, record in found.items():
+        for key in fields(record[0] if isinstance(record, tuple) else record):
+            assert f"{key.name} = " in documented, f"[{table}] {key.name}"
+    postgres = blocks[2].removeprefix("[sink]\n")
     read_pipeline(SMALL.replace('format = "noop"\n', postgres), FOLDER)
-    workload = blocks[2].removeprefix("[source]\n")
+    workload = blocks[3].removeprefix("[source]\n")
     read_pipeline(SMALL.replace('format = "rate"\n', workload), FOLDER)
+
+
+def test_the_schema_for_editors() -> None:
+    """The file in docs is what the command prints, and says what the reader takes."""
+    file = Path(__file__).parents[2] / "docs" / "pipeline.schema.json"
+    schema = pipeline_schema()
+    assert json.loads(file.read_text()) == schema, "run: semistream run --schema"
+    step = schema["properties"]["step"]["items"]
+    assert step["required"] == ["master", "on"]
+    assert step["properties"]["missing"]["enum"] == ["null", "drop", "dead", "retry"]
+    for example in (Path(__file__).parents[2] / "examples").glob("*/pipeline.toml"):
+        _follows(tomllib.loads(example.read_text()), schema, example.parent.name)
+
+
+def _follows(value: object, schema: dict[str, Any], where: str) -> None:
+    """The part of JSON Schema that ours uses."""
+    if "anyOf" in schema:
+        fits = []
+        for one in schema["anyOf"]:
+            try:
+                _follows(value, one, where)
+                fits.append(one)
+            except AssertionError:
+                pass
+        assert fits, where
+        return
+    types = {"object": dict, "array": list, "string": str, "integer": int, "boolean": bool}
+    assert isinstance(value, types.get(schema["type"], (int, float))), where
+    assert "enum" not in schema or value in schema["enum"], where
+    if isinstance(value, dict):
+        known = schema.get("properties", {})
+        for key, one in value.items():
+            rest = schema["additionalProperties"]
+            assert key in known or rest, f"{where}.{key}"
+            _follows(one, known.get(key, rest), f"{where}.{key}")
+        assert set(schema.get("required", ())) <= value.keys(), where
+    if isinstance(value, list):
+        for one in value:
+            _follows(one, schema["items"], where)
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("[join]", "[jion]", r"there is no table in the pipeline 'jion'; known: join, master"),
+        ("[join]", "[jion]", r"there is no table in the pipeline 'jion'; known: dead_letters"),
         ('on = "id"', 'on = "id"\nmemroy = "1MB"', r"no key in \[join\] 'memroy'.*did you mean"),
         ('on = "id"', "", r"\[join\] lacks on"),
         ('[sink]\nformat = "noop"', "", r"has no \[sink\]"),
@@ -153,7 +200,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_paths_start_at_the_file(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(SMALL)
-    assert load_pipeline(tmp_path / "p.toml").master.path == tmp_path / "a.master"
+    assert load_pipeline(tmp_path / "p.toml").steps[0].master == tmp_path / "a.master"
 
 
 def test_known_tables_are_named_with_the_file(tmp_path: Path) -> None:

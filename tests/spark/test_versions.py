@@ -14,8 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from semistream import build_master
 from semistream.core.errors import StoreError
 from semistream.spark import enrich, stats
-from semistream.spark.versions import KEPT, PINS, pinned_version
+from semistream.spark.versions import KEPT, pinned_version
 from semistream.store.file import open_master
+from semistream.store.manifest import PINS
 from tests.spark.streams import FileStream, publish
 
 ROWS = 5000

@@ -44,7 +44,7 @@ from semistream.spark.enrich import enrich
 from semistream.spark.pipeline import failure
 from semistream.spark.recorder import MicroBatch, Recorder, recorded
 from semistream.spark.schemas import spark_schema
-from semistream.spark.versions import PINS
+from semistream.store.manifest import PINS
 from semistream.workloads import sale_schema, sales
 
 KEY = "product_id"

@@ -70,8 +70,9 @@ def demo(
         pipeline = demo_pipeline(folder, rows=rows, memory=memory, skew=skew, rate=rate)
         watcher = stack.enter_context(watching.of(pipeline, clock))
         render.note(f"Building a master of {rows:,} products …")
-        build_master(pipeline.master.path, products(rows), key="product_id")
-        with open_master(pipeline.master.path) as master:
+        path = pipeline.steps[0].master
+        build_master(path, products(rows), key="product_id")
+        with open_master(path) as master:
             size = format_bytes(master.data_bytes)
         render.note("Starting Spark …")
         with (

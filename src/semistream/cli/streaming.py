@@ -11,6 +11,7 @@ import statistics
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,7 +29,7 @@ from semistream.core.stats import JoinStats
 from semistream.dashboard import Watch
 from semistream.etl.pipeline import Spark
 from semistream.spark.pipeline import failure
-from semistream.spark.recorder import MicroBatch, Recorder
+from semistream.spark.recorder import Balance, MicroBatch, Recorder
 from semistream.spark.session import local_session
 
 WINDOW_S = 3.0
@@ -105,11 +106,12 @@ def watch(
     clock: Clock,
     seconds: float | None = None,
     watcher: Watch | None = None,
+    feeds: Sequence[StreamingQuery] = (),
 ) -> float:
     """Show a query until it ends, `stop` is set or the seconds are over; how long it worked, in s.
 
     They run from the end of the first micro-batch with rows on, in which kernels are loaded; where
-    none comes, from half a minute after the start.
+    none comes, from half a minute after the start. A feed of changes that fails ends it too.
     """
     start_ns = clock.now_ns() + int(PATIENCE_S * 1e9)
     ended = "the source has ended"
@@ -118,6 +120,8 @@ def watch(
     while query.isActive and not stop.is_set():
         batches = worked(recorder)
         now_ns = clock.now_ns()
+        if any(failure(feed) is not None for feed in feeds):
+            break
         if batches:
             live.show(moment(batches, now_ns))
         begun_ns = recorder.first.ended_ns if recorder.first is not None else start_ns
@@ -127,8 +131,8 @@ def watch(
         stop.wait(live.every_s)
     if query.isActive:
         query.stop()
-    else:
-        error = failure(query)
+    for one in (query, *feeds):
+        error = failure(one)
         if error is not None:
             raise error
     recorder.ended(query)
@@ -209,7 +213,15 @@ def summary(recorder: Recorder, seconds: float) -> list[tuple[str, render.Cell]]
             ),
         ),
         ("still waiting", f"{stats.rows_waiting:,} rows"),
+        *((Path(one.master).name, _balance(one)) for one in recorder.balances()),
     ]
+
+
+def _balance(one: Balance) -> str:
+    return (
+        f"{one.rows_in:,} in = {one.matched:,} matched + {one.unmatched:,} unmatched + "
+        f"{one.dead:,} dead + {one.waiting:,} waiting"
+    )
 
 
 def plain_summary(recorder: Recorder, seconds: float) -> dict[str, Any]:
@@ -220,6 +232,7 @@ def plain_summary(recorder: Recorder, seconds: float) -> dict[str, Any]:
         "micro_batches": recorder.worked,
         "batch_s_median": statistics.median(times),
         "batch_s_max": max(times),
+        "joins": [asdict(one) for one in recorder.balances()],
         **recorder.total().to_dict(),
     }
 

@@ -125,12 +125,15 @@ def announce(server: DashboardServer) -> None:
 
 def facts(pipeline: Pipeline) -> dict[str, str]:
     """What is fixed for the whole run, for people."""
-    join = pipeline.join
-    known = {"join": join.how, "memory": str(join.memory)}
-    if pipeline.master.path.exists():
-        with open_master(pipeline.master.path) as master:
-            known["master"] = f"{master.rows:,} rows, {format_bytes(master.data_bytes)}"
+    known: dict[str, str] = {}
+    for number, step in enumerate(pipeline.steps, start=1):
+        mark = f" {number}" if len(pipeline.steps) > 1 else ""
+        known[f"join{mark}"] = step.how if step.kind == "enrich" else step.kind
+        known[f"memory{mark}"] = str(step.memory)
+        if step.master.exists():
+            with open_master(step.master) as master:
+                known[f"master{mark}"] = f"{master.rows:,} rows, {format_bytes(master.data_bytes)}"
+        if step.max_wait:
+            known[f"rows wait up to{mark}"] = step.max_wait
     known["sink"] = pipeline.sink.format
-    if join.max_wait:
-        known["rows wait up to"] = join.max_wait
     return known

@@ -58,6 +58,10 @@ class BadRowError(SourceError):
     """A row of a text source does not parse and no rejects file was asked for."""
 
 
+class ChangeError(SemiStreamError):
+    """A change feed cannot be applied: an unknown operation, a null key, numbers out of order."""
+
+
 class SinkError(SemiStreamError):
     """Results cannot be written where they should go."""
 

@@ -1,4 +1,4 @@
-"""Pipeline files: a source, a master, a join, a sink and a trigger, in TOML.
+"""Pipeline files: a source, masters, what is done with them, a sink and a trigger, in TOML.
 
 Each table of the file is one record below; its fields are the keys that the table may have, their
 types what the values must be, and fields without a default are required. What a record cannot
@@ -16,9 +16,12 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from semistream.core.budget import parse_bytes
 from semistream.core.durations import parse_milliseconds
-from semistream.core.errors import OptionError, SourceError, unknown_name
+from semistream.core.errors import OptionError, SourceError, UnknownNameError, unknown_name
+from semistream.etl.unmatched import check_rule
 
 FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
 """Formats of sources and sinks that are folders of files."""
@@ -60,6 +63,7 @@ class Master:
     key: Names = ()
     shards: int = 1
     page_size: str | int | None = None
+    fill: float = 1.0
 
     def check(self) -> None:
         """Raise for keys that do not go together."""
@@ -100,6 +104,144 @@ class Join:
         parse_bytes(self.memory, of=10**12)
         if self.max_wait is not None:
             parse_milliseconds(self.max_wait, what="max_wait")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of several things that are done with the stream, in the order of the file.
+
+    `kind` is "enrich" (with a master: the keys of `[join]`, and `missing`, which says what becomes
+    of rows that the master does not know), "surrogate_keys" or "duplicates" (see
+    `semistream.etl`). `source`, `key`, `shards`, `page_size` and `fill` build the master where it
+    is not there; `create`, a table from key columns to types, makes an empty lookup instead.
+    """
+
+    master: Path
+    on: str | Names | dict[str, str]
+    kind: str = "enrich"
+    source: Path | None = None
+    key: Names = ()
+    shards: int = 1
+    page_size: str | int | None = None
+    fill: float = 0.8
+    create: dict[str, str] = field(default_factory=dict)
+    how: str = "inner"
+    missing: str | None = None
+    retry_for: str | None = None
+    algorithm: str = "auto"
+    memory: str | int = "64MB"
+    columns: Names | None = None
+    max_wait: str | None = None
+    tasks: int | None = None
+    by_shard: bool = False
+    io: str = "buffered"
+    options: Scalars = field(default_factory=dict)
+    surrogate: str = "surrogate"
+    keep_key: bool = False
+    unknown: int | None = None
+    keep: str = "first"
+    flag: str = "is_duplicate"
+
+    def check(self) -> None:
+        """Raise for values that no master makes right, and for keys of another kind."""
+        if self.kind not in KINDS:
+            raise unknown_name("kind of step", self.kind, KINDS)
+        for name in set().union(*KINDS.values()) - KINDS[self.kind]:
+            if getattr(self, name) != _DEFAULTS[name]:
+                owner = next(kind for kind, names in KINDS.items() if name in names)
+                raise OptionError(
+                    f"{name} is for kind = {owner!r}, and this is {self.kind!r}",
+                    hint="leave it out",
+                )
+        parse_bytes(self.memory, of=10**12)
+        if self.max_wait is not None:
+            parse_milliseconds(self.max_wait, what="max_wait")
+        if self.missing is not None:
+            check_rule(self.missing, self.retry_for)
+            if self.how != "inner":
+                raise OptionError("how and missing say the same twice", hint="leave how out")
+        self.build.check()
+        if self.create and self.source is not None:
+            raise OptionError("source and create exclude each other", hint="drop one")
+        for column, type_ in self.create.items():
+            arrow_type(type_, f"create.{column}")
+
+    @property
+    def build(self) -> Master:
+        """How the master is built."""
+        return Master(
+            self.master, self.source, self.key, self.shards, self.page_size,
+            self.fill if self.source is not None else 1.0,
+        )  # fmt: skip
+
+    @property
+    def needs_letters(self) -> bool:
+        """Whether rows may be given up here."""
+        return self.missing in ("dead", "retry")
+
+
+KINDS: dict[str, set[str]] = {
+    "enrich": {"how", "missing", "retry_for", "columns", "max_wait", "by_shard", "io", "options"},
+    "surrogate_keys": {"surrogate", "keep_key", "unknown"},
+    "duplicates": {"keep", "flag"},
+}
+"""Keys of a step that only its kind has."""
+
+_DEFAULTS = {one.name: one.default if one.default is not MISSING else {} for one in fields(Step)}
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Changes to a master while the pipeline runs: a stream with a column of operations.
+
+    `op` names that column (an empty text: all are updates), `order_by` a column whose numbers say
+    in which order changes of a micro-batch happened. `skip_bad` leaves out and counts changes that
+    make no sense.
+    """
+
+    master: Path
+    format: str
+    path: Path | None = None
+    schema: str | None = None
+    options: Scalars = field(default_factory=dict)
+    op: str = "op"
+    order_by: str | None = None
+    checkpoint: Path | None = None
+    every: str | None = None
+    skip_bad: bool = False
+
+    def check(self) -> None:
+        """Raise for keys that do not go together."""
+        _check_path(self.format, self.path)
+        if self.every is not None:
+            parse_milliseconds(self.every, what="every")
+
+    @property
+    def source(self) -> Source:
+        """Where the changes come from."""
+        return Source(self.format, self.path, self.schema, self.options)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """The checkpoint's folder; beside the master unless given."""
+        return self.checkpoint or self.master.with_name(self.master.name + ".feed")
+
+
+@dataclass(frozen=True)
+class DeadLetters:
+    """Where rows go that were given up: files, a folder a micro-batch, with the column `reason`.
+
+    Without it they are part of the results, with the reason in the column `column`.
+    """
+
+    path: Path | None = None
+    format: str = "parquet"
+    column: str = "reason"
+
+    def check(self) -> None:
+        """Raise for a format that is none of files."""
+        if self.format not in FILE_FORMATS:
+            raise unknown_name("format of dead letters", self.format, FILE_FORMATS)
 
 
 @dataclass(frozen=True)
@@ -185,14 +327,121 @@ class Spark:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """All of it. Paths in a file are relative to the folder that it lies in."""
+    """All of it. Paths in a file are relative to the folder that it lies in.
+
+    What is done is one join (`[master]` and `[join]`) or several steps (`[[step]]`).
+    """
 
     source: Source
-    master: Master
-    join: Join
     sink: Sink
+    master: Master | None = None
+    join: Join | None = None
+    step: tuple[Step, ...] = ()
+    feed: tuple[Feed, ...] = ()
+    dead_letters: DeadLetters | None = None
     trigger: Trigger = Trigger()
     spark: Spark = Spark()
+
+    def check(self) -> None:
+        """Raise for tables that do not go together, and where it reads what it writes."""
+        if (self.master is None) != (self.join is None):
+            lacks = "master" if self.master is None else "join"
+            raise OptionError(f"there is no [{lacks}]", hint="[master] and [join] go together")
+        if (self.join is None) == (not self.step):
+            raise OptionError(
+                "[join] and [[step]] exclude each other"
+                if self.step
+                else "nothing is done: there is neither [join] nor [[step]]",
+                hint="see docs/pipelines.md for an example",
+            )
+        if self.dead_letters is not None and not self._gives_up():
+            raise OptionError(
+                "[dead_letters] without a step that gives rows up",
+                hint='add missing = "dead" or "retry" to a step',
+            )
+        self._check_cycles()
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is done, in order; a join is one step."""
+        if self.join is None or self.master is None:
+            return self.step
+        join, master = self.join, self.master
+        return (
+            Step(
+                master.path, join.on, source=master.source, key=master.key, shards=master.shards,
+                page_size=master.page_size, fill=master.fill, how=join.how,
+                algorithm=join.algorithm, memory=join.memory, columns=join.columns,
+                max_wait=join.max_wait, tasks=join.tasks, by_shard=join.by_shard, io=join.io,
+                options=join.options,
+            ),
+        )  # fmt: skip
+
+    @property
+    def letters(self) -> str | None:
+        """The column of the results that holds why a row was given up."""
+        if self.join is not None and self.join.dead_letters is not None:
+            return self.join.dead_letters
+        if self.dead_letters is not None:
+            return self.dead_letters.column
+        return "reason" if any(step.needs_letters for step in self.steps) else None
+
+    def _gives_up(self) -> bool:
+        """Whether rows may become dead letters."""
+        if self.join is not None:
+            return self.join.dead_letters is not None
+        return any(step.needs_letters for step in self.steps)
+
+    def _check_cycles(self) -> None:
+        written = {"[sink] path": self.sink.path, "[sink] checkpoint": self.sink.checkpoint_path}
+        if self.dead_letters is not None:
+            written["[dead_letters] path"] = self.dead_letters.path
+        read = {"[source] path": self.source.path}
+        for number, feed in enumerate(self.feed, 1):
+            read[f"[[feed]] {number} path"] = feed.path
+        for number, step in enumerate(self.steps, 1):
+            read[f"step {number} source"] = step.source
+            read[f"step {number} master"] = step.master
+        for what, path in written.items():
+            for whence, other in read.items():
+                if path is not None and other is not None and _overlap(path, other):
+                    raise OptionError(
+                        f"a cycle: {what} ({str(path)!r}) is what {whence} reads ({str(other)!r})",
+                        hint="write to another folder",
+                    )
+
+
+def _overlap(path: Path, other: Path) -> bool:
+    return path == other or path in other.parents or other in path.parents
+
+
+_ARROW_TYPES = {
+    "string": pa.string(), "text": pa.string(), "long": pa.int64(), "bigint": pa.int64(),
+    "int64": pa.int64(), "int": pa.int32(), "integer": pa.int32(), "int32": pa.int32(),
+    "short": pa.int16(), "smallint": pa.int16(), "byte": pa.int8(), "tinyint": pa.int8(),
+    "double": pa.float64(), "float": pa.float32(), "real": pa.float32(), "boolean": pa.bool_(),
+    "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"), "binary": pa.binary(),
+}  # fmt: skip
+
+
+def arrow_type(name: str, where: str) -> pa.DataType:
+    """The type of this name, as Spark's schemas write it."""
+    found = _ARROW_TYPES.get(name.strip().lower())
+    if found is None:
+        raise unknown_name(f"type in {where}", name, _ARROW_TYPES)
+    return found
+
+
+def arrow_columns(text: str) -> pa.Schema | None:
+    """The schema of `"order_id long, amount double"`; None where a type is not a plain one."""
+    columns = []
+    for part in text.split(","):
+        words = part.replace(":", " ").split()
+        if len(words) < 2 or words[1].lower() not in _ARROW_TYPES:
+            return None
+        columns.append(pa.field(words[0].strip("`"), _ARROW_TYPES[words[1].lower()]))
+    return pa.schema(columns)
 
 
 def load_pipeline(path: str | Path) -> Pipeline:
@@ -217,19 +466,42 @@ def read_pipeline(text: str, folder: Path, *, name: str = "the pipeline") -> Pip
     for table in document:
         if table not in hints:
             raise unknown_name(f"table in {name}", table, hints)
-    return Pipeline(
+    pipeline = Pipeline(
         **{
-            one.name: _record(hints[one.name], document[one.name], one.name, folder)
+            one.name: _tables(hints[one.name], document[one.name], one.name, folder, name)
             for one in fields(Pipeline)
             if _is_there(one.name, document, one.default is MISSING, name)
         }
     )
+    try:
+        pipeline.check()
+    except OptionError as error:
+        raise OptionError(f"{name}: {error.message}", hint=error.hint) from error
+    return pipeline
+
+
+def _tables(hint: Any, value: Any, where: str, folder: Path, name: str) -> Any:
+    """A table as a record, or several of one name as several."""
+    options = [one for one in typing.get_args(hint) if one is not types.NoneType]
+    if typing.get_origin(hint) is tuple:
+        if not isinstance(value, list):
+            raise OptionError(f"{where} in {name} is not a list", hint=f"write [[{where}]]")
+        return tuple(
+            _record(options[0], _a_table(one, where, name), f"{where} {number}", folder)
+            for number, one in enumerate(value, 1)
+        )
+    kind = options[0] if isinstance(hint, types.UnionType) else hint
+    return _record(kind, _a_table(value, where, name), where, folder)
+
+
+def _a_table(value: Any, where: str, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise OptionError(f"{where} in {name} is not a table", hint=f"write [{where}]")
+    return value
 
 
 def _is_there(table: str, document: Mapping[str, Any], required: bool, name: str) -> bool:
     if table in document:
-        if not isinstance(document[table], dict):
-            raise OptionError(f"{table} in {name} is not a table", hint=f"write [{table}]")
         return True
     if required:
         raise OptionError(f"{name} has no [{table}]", hint="see docs/pipelines.md for an example")
@@ -257,8 +529,8 @@ def _record(kind: type[_T], table: Mapping[str, Any], where: str, folder: Path) 
     record = kind(**values)
     try:
         record.check()  # type: ignore[attr-defined]
-    except OptionError as error:
-        raise OptionError(f"[{where}] {error.message}", hint=error.hint) from error
+    except (OptionError, UnknownNameError) as error:
+        raise type(error)(f"[{where}] {error.message}", hint=error.hint) from error
     return record
 
 

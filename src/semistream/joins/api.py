@@ -14,6 +14,7 @@ from semistream.core.errors import OptionError
 from semistream.core.join import SemiStreamJoin
 from semistream.core.stats import JoinStats
 from semistream.joins.binding import On
+from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.store.file import FileMaster
 
@@ -25,8 +26,15 @@ StreamLike: TypeAlias = (
 class JoinedStream(Iterator[pa.RecordBatch]):
     """The results of a join, batch by batch; `stats` says what happened so far."""
 
-    def __init__(self, operator: SemiStreamJoin | None, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(
+        self,
+        operator: SemiStreamJoin | None,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        follow: bool = False,
+    ) -> None:
         self._operator = operator
+        self._follow = follow
         self._last = JoinStats() if operator is None else operator.stats
         self._results = self._run(batches)
 
@@ -62,15 +70,22 @@ class JoinedStream(Iterator[pa.RecordBatch]):
         if operator is None:
             return
         try:
-            yield from run(operator, batches)
+            yield from run(operator, batches, follow=self._follow)
         finally:
             self._last = operator.stats
             operator.close()
 
 
-def run(operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The results of all rows of these batches; afterwards nothing waits in the operator."""
+def run(
+    operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch], *, follow: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The results of all rows of these batches; afterwards nothing waits in the operator.
+
+    With `follow` every batch sees the version of the master that is current when it comes.
+    """
     for batch in batches:
+        if follow:
+            yield from moved(operator)
         rest = batch
         while rest.num_rows:
             accepted = operator.push(rest)
@@ -80,6 +95,18 @@ def run(operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch]) -> Iterator
             if result is not None:
                 yield result
     yield from operator.finish()
+
+
+def moved(operator: SemiStreamJoin) -> Iterator[pa.RecordBatch]:
+    """Move a join to the current version of its master, if there is a newer one than it has.
+
+    Rows that wait are joined with the version that they came to; their results are yielded.
+    """
+    assert isinstance(operator, Operator)
+    newer = operator.master.newer()
+    if newer is not None:
+        yield from operator.finish()
+        operator.move_to(newer)
 
 
 def join(
@@ -92,6 +119,8 @@ def join(
     memory: type_of_size = "64MB",
     columns: Sequence[str] | None = None,
     condition: Condition | None = None,
+    mark: str | None = None,
+    follow: bool = False,
     **options: Any,
 ) -> JoinedStream:
     """Join a stream with a master within `memory`; an iterator of record batches with `.stats`.
@@ -106,8 +135,14 @@ def join(
     `condition` is for partners by other than equal keys: `ss.between`, `ss.compare`, `ss.band` or
     `ss.predicate`. With `on` as well both must hold; without it the master's key is a column of the
     results like others. "auto" is then meshjoin, which needs no index.
+
+    `mark` names one more column of a left join's results, true where a row has a partner: nulls
+    alone do not tell, since a master may have them too.
+
+    With `follow` each batch of the stream is joined with the version of the master that is current
+    when the batch comes, wholly; without it all are joined with the one that is current now.
     """
-    batches, schema = _batches(stream)
+    batches, schema = batches_of(stream)
     if schema is None:
         return JoinedStream(None, batches)
     operator = make_join(
@@ -119,12 +154,13 @@ def join(
         memory=memory,
         columns=columns,
         condition=condition,
+        mark=mark,
         **options,
     )
-    return JoinedStream(operator, batches)
+    return JoinedStream(operator, batches, follow=follow)
 
 
-def _batches(stream: StreamLike) -> tuple[Iterator[pa.RecordBatch], pa.Schema | None]:
+def batches_of(stream: StreamLike) -> tuple[Iterator[pa.RecordBatch], pa.Schema | None]:
     if isinstance(stream, pa.Table):
         return iter(stream.to_batches()), stream.schema
     if isinstance(stream, pa.RecordBatch):

@@ -30,7 +30,8 @@ class Binding:
     `layout` packs the stream's rows, key columns first in the master's order and types. Where a
     stream's key column has another type whose values might not survive the cast, the cast key
     is an extra, hidden column and the original is carried along. Without `on` the condition alone
-    decides; then there is no key, and the master's key is a column like others.
+    decides; then there is no key, and the master's key is a column like others. `mark` names a
+    last column of the results of a left join, which tells whether a row has met a partner.
     """
 
     stream_schema: pa.Schema
@@ -43,6 +44,7 @@ class Binding:
     output_schema: pa.Schema
     exact: tuple[bool, ...]
     condition: Condition | None = None
+    mark: str | None = None
 
     @classmethod
     def of(
@@ -53,6 +55,7 @@ class Binding:
         how: str,
         columns: Sequence[str] | None,
         condition: Condition | None = None,
+        mark: str | None = None,
     ) -> Binding:
         """Check that everything fits; each error names the column and what was wanted."""
         if how not in HOWS:
@@ -80,6 +83,10 @@ class Binding:
         folded = fields[0].name if key_names and spec.folded is not None else None
         left_out = spec.names if key_names else []
         chosen = _chosen(master.schema, left_out, columns) if how in ("inner", "left") else ()
+        output = _output_schema(schema, master.schema, chosen, how)
+        if mark is not None:
+            _check_mark(mark, how, output, chosen)
+            output = output.append(pa.field(mark, pa.bool_(), nullable=False))
         return cls(
             stream_schema=schema,
             key_names=key_names,
@@ -88,9 +95,10 @@ class Binding:
             layout=RowLayout.of(pa.schema(fields), prefix=True, folded=folded),
             master_layout=master.layout if condition is None else _keyed(master),
             columns=chosen,
-            output_schema=_output_schema(schema, master.schema, chosen, how),
+            output_schema=output,
             exact=tuple(exact),
             condition=condition,
+            mark=mark,
         )
 
     def keys(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
@@ -133,7 +141,7 @@ class Binding:
 
     def stream_only(self) -> Binding:
         """The same stream with none of the master's columns."""
-        return replace(self, columns=(), output_schema=self.stream_schema)
+        return replace(self, columns=(), output_schema=self.stream_schema, mark=None)
 
     def numbered(self, name: str) -> Binding:
         """The same with a number behind the stream's columns, in rows and in results."""
@@ -233,6 +241,20 @@ def _chosen(
             raise unknown_name("column in the master", name, payload)
     # Asking for the key is fine: the stream brings it.
     return tuple(name for name in columns if name not in left_out)
+
+
+def _check_mark(mark: str, how: str, output: pa.Schema, chosen: Sequence[str]) -> None:
+    if how != "left":
+        raise OptionError(
+            f"mark={mark!r} is for left joins, and how={how!r}",
+            hint='use how="left": only there rows without a partner come out beside others',
+        )
+    if mark in output.names:
+        raise OptionError(f"mark={mark!r} is a column of the results already", hint="rename it")
+    if not chosen:
+        raise OptionError(
+            "mark= needs a column of the master among the results", hint="choose one in columns="
+        )
 
 
 def _check_condition(condition: Condition, schema: pa.Schema, master: pa.Schema) -> None:

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from semistream.core.errors import SchemaError
 from semistream.core.join import Snapshot
+from semistream.joins.absent import AbsentFilter
 from semistream.joins.cache import TupleCache
 from semistream.joins.operator import MET, PAGE, Operator
 from semistream.joins.output import OutputBuffer
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.cache import find_all
+from semistream.kernels.changing import forget
 from semistream.kernels.frames import FRAMES
 from semistream.kernels.matching import (
     BROKEN,
@@ -53,6 +55,26 @@ class IndexedJoin(Operator):
     frames: Struct
     joins_when_fed = False
     """Whether `push` joins pages to make room for more rows, as long as the output has any."""
+    absent: AbsentFilter | None = None
+    """Rules out keys that are not there, for joins that make one."""
+    keeps_cache = False
+    """Whether cached rows stay when the join moves to another version of the master."""
+
+    def renew(self, touched: npt.NDArray[np.int64] | None) -> None:
+        cache = self.cache
+        del self.waiting, self.cache
+        super().renew(touched)
+        if self.keeps_cache and touched is not None:
+            forget(cache.state.kernel, touched)
+            self.adopt(cache)
+            self.bind_kernels()
+
+    def adopt(self, cache: TupleCache) -> None:
+        """Use a cache that was filled before, instead of the one just allocated."""
+        self.budget.set("cache", 0)
+        cache.set_bytes(self.plan["cache"])
+        self.cache = cache
+        self.budget.set("cache", cache.size_bytes)
 
     def bind_kernels(self) -> None:
         """Make the records that kernels share, after everything is allocated."""
@@ -170,6 +192,8 @@ class IndexedJoin(Operator):
         """Where each key is cached (-1: nowhere), and the list on which its row will wait."""
         find_all(self.cache.state.kernel, key64, valid, found)
         self.master.locate(key64, found, pages)
+        if self.absent is not None:
+            self.absent.rule_out(key64, pages)
 
     def _make_way(self) -> bool:
         """After `_feed` took fewer rows than given: whether it is worth another try."""

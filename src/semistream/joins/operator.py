@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes
@@ -197,6 +198,46 @@ class Operator(SemiStreamJoin):
         if self._out is not None and self._out.pending:
             self._restored = self.peek()
             self._out.take()
+
+    def move_to(self, master: FileMaster) -> None:
+        """Go on with another version of the master, or with the same in other files.
+
+        Nothing may wait: rows that were pushed have seen the old version (`finish` comes before),
+        those pushed from now on see the new one. What is cached of keys that did not change stays,
+        where the algorithm has a cache of rows; all else is as in a fresh join. Counters go on.
+        """
+        self._check_open()
+        if self.rows_waiting:
+            raise CallOrderError(
+                f"{self.rows_waiting} rows wait in this {self.name} for the version it has",
+                hint="drain it with finish() before it moves to another one",
+            )
+        if not master.schema.equals(self.master.schema) or master.spec != self.master.spec:
+            raise SchemaError(
+                "the other version has other columns or another key", hint="make a new join"
+            )
+        touched = master.touched_since(self.master.manifest.version)
+        self.master = master
+        if self._out is None:
+            self.plan = self.divide(self._blob_bytes)
+            return
+        self._set_aside()
+        reader = self._reader
+        assert reader is not None
+        reader.close()
+        self._out = self._reader = None
+        for component in self.budget.in_use():
+            self.budget.set(component, 0)
+        self.match.open_page = self.match.open_touched = 0
+        self.plan = self.divide(self._blob_bytes)
+        self.renew(touched)
+        fresh = self._reader
+        assert fresh is not None
+        fresh.add_counts(reader)
+
+    def renew(self, touched: npt.NDArray[np.int64] | None) -> None:
+        """Allocate anew for another version; keys may differ that were `touched` (None: all)."""
+        self.allocate(self._blob_bytes)
 
     def close(self) -> None:
         if not self._closed:

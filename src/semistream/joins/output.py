@@ -108,11 +108,14 @@ class OutputBuffer:
                 zip(self._leaves, self._buffers, self._bits, strict=True)
             )
         ]
-        seen = self._seen
+        binding, seen = self._binding, self._seen
         stream = self._stream_reader.batch(values[:count], self._stream_nulls[:n], seen[:first])
         master = self._master_reader.batch(values[count:], self._master_nulls[:n], seen[first:])
-        columns = self._binding.stream_columns(stream) + master
-        return pa.RecordBatch.from_arrays(columns, schema=self._binding.output_schema)
+        columns = binding.stream_columns(stream) + master
+        if binding.mark is not None:
+            # The last bit is no leaf's: it is set in the record that stands for none.
+            columns.append(pa.array(self._master_nulls[:n, -1] < 128))
+        return pa.RecordBatch.from_arrays(columns, schema=binding.output_schema)
 
     def _spread(self, rows: int) -> dict[int, pa.Buffer]:
         # In the heap the master's byte strings lie in its own order, not in that of the output.

@@ -247,6 +247,7 @@ class CachingJoin(ProbingJoin):
     """
 
     caches = True
+    keeps_cache = True
 
     def __init__(self, *args: Any, cache_share: float | None = None, **options: Any) -> None:
         if cache_share is not None and not 0 <= cache_share < 1:

@@ -85,6 +85,7 @@ def make_join(
     memory: type_of_size = "64MB",
     columns: Any = None,
     condition: Condition | None = None,
+    mark: str | None = None,
     io: str = "buffered",
     clock: Clock | None = None,
     seed: int = 0,
@@ -92,7 +93,8 @@ def make_join(
 ) -> Operator:
     """The operator `name` for a stream of `schema` and a `master` (a path or an open one).
 
-    Partners have equal keys (`on`), or meet a `condition`, or both.
+    Partners have equal keys (`on`), or meet a `condition`, or both. `mark` names a further column
+    of a left join's results, true where a row has a partner.
     """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
@@ -110,7 +112,7 @@ def make_join(
     if name == "auto" and condition is None and _auto:
         kind = _auto[0]
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
-    binding = Binding.of(schema, opened, on, how, columns, condition)
+    binding = Binding.of(schema, opened, on, how, columns, condition, mark)
     budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
     return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from semistream.core.budget import MemoryBudget, MemoryPlan
 from semistream.core.errors import OptionError
 from semistream.core.join import Traits
+from semistream.joins.absent import BITS_PER_ROW, AbsentFilter
 from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import RUNS, IndexedJoin
@@ -33,6 +34,10 @@ MOST_PLANS = 32
 more than the joining."""
 
 FIRST_CACHE_SHARE = 0.3
+
+ABSENT_SHARE = 0.25
+"""With more of the keys absent, a filter is worth its memory and a reading of all pages."""
+
 LEAST_ROWS = 64
 
 
@@ -59,6 +64,11 @@ class SweepJoin(IndexedJoin):
     the condition becomes t·s/2 > r·w/(w + j), with w the time spent waiting for the disk and j the
     time spent joining pages, per row of the stream, both measured while it runs. When the pool is
     not used up (small batches that are drained each time), its rest is the cache's.
+
+    *Absent keys.* A row whose key is not there waits as long as others and is never cached. When
+    more than a quarter of the keys of a sweep are absent, a filter is made of all pages: a byte for
+    every row of the master, or half or a quarter of that, if it is at most half of the memory that
+    pool and cache share. From then on such rows leave at once.
     """
 
     name = "sweepjoin"
@@ -69,6 +79,7 @@ class SweepJoin(IndexedJoin):
     )
 
     joins_when_fed = True
+    keeps_cache = True
 
     def __init__(
         self,
@@ -110,6 +121,10 @@ class SweepJoin(IndexedJoin):
             self.budget.set(part, plan[part])
         self._out = self.allocate_output()
         self._flexible = plan["pool and cache"]
+        if self.absent is not None:
+            self.absent = AbsentFilter(master, like=self.absent)
+            self._flexible -= self.absent.size_bytes
+            self.budget.set("absent filter", self.absent.size_bytes)
         self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
         self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
         buffer_pages = plan["read buffer"] // master.page_bytes
@@ -122,6 +137,7 @@ class SweepJoin(IndexedJoin):
         self._growing_to = 0
         self._peak_rows = 0
         self._pool_was_full = False
+        self._filter_bytes = self._filter_bits = 0
         self._sweep_start = self._marks()
         self._lookups_at_aging = 0
         self._set_worth(1.0)
@@ -132,6 +148,13 @@ class SweepJoin(IndexedJoin):
         self.budget.set("pool", min(self.waiting.size_bytes, pool_bytes))
         self.cache.set_bytes(cache_bytes)
         self.budget.set("cache", self.cache.size_bytes)
+
+    def adopt(self, cache: TupleCache) -> None:
+        self.cache.set_bytes(0)
+        self.budget.set("cache", 0)
+        self.cache = cache
+        size = min(cache.size_bytes, self._flexible * 19 // 20)
+        self._share(self._flexible - size, size)
 
     def before_restore(self) -> None:
         # The pool may have had nearly everything; the cache earns its share again.
@@ -179,18 +202,19 @@ class SweepJoin(IndexedJoin):
 
     # The share between pool and cache.
 
-    def _marks(self) -> tuple[int, int, int, int]:
+    def _marks(self) -> tuple[int, int, int, int, int]:
         assert self._reader is not None
         return (
             self.match.hits,
             self.match.misses,
+            self.match.unmatched,
             self._reader.ring.wait_ns,
             self._reader.ring.join_ns,
         )
 
     def _end_sweep(self) -> None:
         self._loops += 1
-        hits, misses, wait, joining = (
+        hits, misses, unmatched, wait, joining = (
             now - then for now, then in zip(self._marks(), self._sweep_start, strict=True)
         )
         if self._growing_to:
@@ -200,10 +224,14 @@ class SweepJoin(IndexedJoin):
             self.cache.set_bytes(self._growing_to)
             self.budget.set("cache", self.cache.size_bytes)
             self._growing_to = 0
+        if self._filter_bytes:
+            self._make_filter()
         lookups = hits + misses
         if lookups < 1024:
             return
         self._sweep_start = self._marks()
+        if self.absent is None and unmatched > ABSENT_SHARE * lookups:
+            self._plan_filter()
         if self._pool_was_full:
             wait_per_row = wait / lookups
             saved = joining / lookups
@@ -228,6 +256,37 @@ class SweepJoin(IndexedJoin):
         self._resize(earning + refused)
         self._peak_rows = self.waiting.rows
         self._pool_was_full = False
+
+    # The filter for absent keys.
+
+    def _plan_filter(self) -> None:
+        """Many keys are absent: take the memory of a filter from whoever has more of it."""
+        least = int((LEAST_ROWS + 2) * self.waiting.row_bytes) + self.waiting.fixed_bytes
+        sizes = {bits: AbsentFilter.size_for(self.master, bits) for bits in BITS_PER_ROW}
+        fitting = [bits for bits in BITS_PER_ROW if sizes[bits] <= self._flexible // 2 - least]
+        if not fitting or self._growing_to:
+            return
+        self._filter_bits = fitting[0]
+        size = sizes[fitting[0]]
+        cache, pool = self.cache.size_bytes, self.waiting.size_bytes
+        self._flexible -= size
+        self._filter_bytes = size
+        if cache > pool:
+            self.cache.set_bytes(max(cache - size, 0))
+            self.budget.set("cache", self.cache.size_bytes)
+        else:
+            self.waiting.set_bytes(self._flexible - cache)
+        if self.waiting.rows == 0:
+            self.waiting.clear()
+            self._make_filter()
+
+    def _make_filter(self) -> None:
+        """What was taken is free by now: rows in the pool's upper part have left it."""
+        self.waiting.settle()
+        self.budget.set("pool", self.waiting.size_bytes)
+        self.budget.set("absent filter", self._filter_bytes)
+        self._filter_bytes = 0
+        self.absent = AbsentFilter(self.master, self._filter_bits)
 
     def _set_worth(self, share: float) -> None:
         """Hits per sweep that a row must have; `share` is the disk's part in the cost of a miss."""

@@ -29,6 +29,7 @@ from semistream.kernels.memory import (
     load_i32,
     load_i64,
     load_u8,
+    load_u32,
     store_i32,
     store_i64,
     store_u8,
@@ -72,8 +73,8 @@ PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
     # words for messages and the time, records of asynchronous reads, a bit per page that was
-    # checked (0: none is to be checked).
-    "buffer requests files shard_start message iocbs checked "
+    # checked (0: none is to be checked), and where in its file each page lies (0: in their order).
+    "buffer requests files shard_start message iocbs checked places "
     # Pages of the ring, bytes of a page, most requests in flight.
     "ring_pages page_bytes depth "
     # Requests ever submitted and given back; where the next buffer begins; pages in use.
@@ -109,16 +110,39 @@ def in_flight(ring: Any) -> int:
     return ring.submitted - ring.taken
 
 
+@inlined
+def place_at(ring: Any, request: int, page: int) -> int:
+    """Where in its file the page at a position of a request lies, in pages."""
+    if ring.places == 0:
+        return load_i64(request + REQ_LOCAL) + page
+    return np.int64(load_u32(ring.places + 4 * (load_i64(request + REQ_FIRST) + page)))
+
+
+@inlined
+def stretch_end(ring: Any, request: int, page: int) -> int:
+    """The position after the pages that follow each other in the file from one of a request on."""
+    count = load_i64(request + REQ_COUNT)
+    if ring.places == 0:
+        return count
+    page += 1
+    while page < count and place_at(ring, request, page) == place_at(ring, request, page - 1) + 1:
+        page += 1
+    return page
+
+
 @kernel
 def read_rest(ring: Any, request: int) -> None:
     """Read what a request still lacks, check its pages, and note how that went."""
     page_bytes = ring.page_bytes
     file, target = np.int32(load_i64(request + REQ_FILE)), load_i64(request + REQ_BUFFER)
-    count, local = load_i64(request + REQ_COUNT), load_i64(request + REQ_LOCAL)
+    count = load_i64(request + REQ_COUNT)
     wanted, done = count * page_bytes, load_i64(request + REQ_DONE)
     status = np.int64(DONE)
     while done < wanted:
-        got = sys_pread(file, target + done, wanted - done, local * page_bytes + done)
+        page = done // page_bytes
+        offset = place_at(ring, request, page) * page_bytes + done - page * page_bytes
+        end = stretch_end(ring, request, page) * page_bytes
+        got = sys_pread(file, target + done, end - done, offset)
         if got < 0:
             error = np.int64(load_i32(sys_errno()))
             if error == EINTR:
@@ -138,7 +162,7 @@ def read_rest(ring: Any, request: int) -> None:
             marks, bit = ring.checked + ((first + i) >> 3), np.uint8(1 << ((first + i) & 7))
             if load_u8(marks) & bit != 0:
                 continue
-            if not check_page(target + i * page_bytes, page_bytes, local + i):
+            if not check_page(target + i * page_bytes, page_bytes, place_at(ring, request, i)):
                 ring.error_page = first + i
                 status = np.int64(BAD_PAGE)
                 break
@@ -152,17 +176,27 @@ def read_rest(ring: Any, request: int) -> None:
 def start_reading(ring: Any, request: int, number: int) -> None:
     """Have a request's pages read, without waiting for them."""
     file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
-    offset, wanted = load_i64(request + REQ_LOCAL) * size, load_i64(request + REQ_COUNT) * size
     if ring.way == ADVISED:
-        store_i64(ring.message, load_i64(request + REQ_BUFFER))
-        store_i64(ring.message + 8, wanted)
-        got = max(sys_preadv2(file, ring.message, np.int32(1), offset, np.int32(NO_WAIT)), 0)
-        store_i64(request + REQ_DONE, got)
-        if got < wanted:
-            sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
-        else:
+        count, page, lacking = load_i64(request + REQ_COUNT), np.int64(0), False
+        while page < count:
+            end, offset = stretch_end(ring, request, page), place_at(ring, request, page) * size
+            wanted, got = (end - page) * size, np.int64(0)
+            if not lacking:
+                store_i64(ring.message, load_i64(request + REQ_BUFFER) + page * size)
+                store_i64(ring.message + 8, wanted)
+                got = sys_preadv2(file, ring.message, np.int32(1), offset, np.int32(NO_WAIT))
+                got = max(got, 0)
+                store_i64(request + REQ_DONE, page * size + got)
+            if got < wanted:
+                lacking = True
+                sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
+            page = end
+        if not lacking:
             read_rest(ring, request)
     elif ring.way == ASYNC:
+        # Pages that do not follow those in the file are read when their turn comes.
+        wanted = stretch_end(ring, request, 0) * size
+        offset = place_at(ring, request, 0) * size
         iocb = ring.iocbs + 8 * IOCB_WORDS * number
         store_i64(iocb, number)
         store_i32(iocb + 20, file)
@@ -232,6 +266,11 @@ def submit(ring: Any, first: int, count: int) -> bool:
     ring.pages_read += count
     if ring.next != first:
         ring.seeks += 1
+    if ring.places != 0:
+        page = stretch_end(ring, request, 0)
+        while page < count:
+            ring.seeks += 1
+            page = stretch_end(ring, request, page)
     ring.next = first + count
     return True
 

@@ -70,7 +70,7 @@ def answer(
     width = out.stream.record_bytes
     done = np.int64(0)
     while done < keys.size:
-        count = min(keys.size - done, PAIRS)
+        count = min(np.int64(keys.size) - done, np.int64(PAIRS))
         for k in range(count):
             store_i64(match.targets + 8 * k, out.staged + k * width)
             if pages[done + k] >= 0:

@@ -12,22 +12,36 @@ except ImportError as error:  # pragma: no cover
 
 from semistream.spark.build import build_master
 from semistream.spark.enrich import enrich
+from semistream.spark.maintain import maintain
 from semistream.spark.metrics import BatchStats, log_stats, stats
 from semistream.spark.session import local_session
 from semistream.spark.shipping import package, shipped
 from semistream.spark.sinks import postgres_sink, read_sink
 from semistream.spark.sources import register
+from semistream.spark.transform import (
+    duplicates,
+    read_master,
+    snapshot_difference,
+    star,
+    surrogate_keys,
+)
 
 __all__ = [
     "BatchStats",
     "build_master",
+    "duplicates",
     "enrich",
     "local_session",
     "log_stats",
+    "maintain",
     "package",
     "postgres_sink",
+    "read_master",
     "read_sink",
     "register",
     "shipped",
+    "snapshot_difference",
+    "star",
     "stats",
+    "surrogate_keys",
 ]

@@ -1,12 +1,14 @@
 """Rows that cannot be processed: in the results, with a reason.
 
 They are part of the output, told apart by a column of their own, so that they arrive exactly once
-wherever the results do. The stream's columns are kept, the master's are null.
+wherever the results do. The stream's columns are kept, the master's are null. A stream that has the
+column already, as one that was enriched before has, lets its dead rows pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,20 +16,28 @@ import pyarrow.compute as pc
 from semistream.core.budget import format_bytes
 from semistream.joins.operator import LONGEST_ROW_SHARE
 from semistream.spark.schemas import shaped
-from semistream.spark.worker import Recipe
+from semistream.spark.worker import MARK, Recipe
 
 NULL_KEY = "the key is null"
 
 
 class DeadLetters:
-    """Sorts dead rows out of the stream of one task; does nothing where none were asked for."""
+    """Sorts dead rows out of the stream of one task; does nothing where none were asked for.
+
+    `rows` counts those that died here, `unmatched` of them for the lack of a partner; `passed` had
+    died before.
+    """
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
         self._asked = recipe.dead_letters is not None
+        self._passes = recipe.dead_letters in recipe.stream_schema.names
         self._ready: list[pa.RecordBatch] = []
         self._longest = recipe.memory_bytes // LONGEST_ROW_SHARE
+        self.no_partner = f"no partner in {Path(recipe.master).name}"
         self.rows = 0
+        self.unmatched = 0
+        self.passed = 0
 
     def sorted_out(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows that can be processed."""
@@ -38,14 +48,43 @@ class DeadLetters:
         ready, self._ready = self._ready, []
         yield from ready
 
-    def marked_alive(self, results: pa.RecordBatch) -> pa.RecordBatch:
-        """Results in the schema of the output."""
+    def finished(self, results: pa.RecordBatch) -> pa.RecordBatch:
+        """Results in the schema of the output; those without a partner are dead, if so ruled."""
+        recipe = self._recipe
+        reasons = pa.nulls(results.num_rows, pa.string())
+        if recipe.missing == "dead":
+            met = results.column(MARK)
+            lost = results.num_rows - (pc.sum(met).as_py() or 0)
+            self.rows += lost
+            self.unmatched += lost
+            if lost:
+                reasons = pc.if_else(met, reasons, self.no_partner)
+        if recipe.marks:
+            results = results.select(results.schema.names[:-1])
         if self._asked:
-            nothing = pa.nulls(results.num_rows, pa.string())
-            results = results.append_column(self._recipe.dead_letters, nothing)
-        return shaped(results, self._recipe.output_schema)
+            results = self._with_reasons(results, reasons)
+        return shaped(results, recipe.output_schema)
+
+    def dead(self, rows: pa.RecordBatch, reason: str) -> pa.RecordBatch:
+        """Rows of the stream as dead rows of the output."""
+        self.rows += rows.num_rows
+        return self._as_output(rows, pa.array([reason] * rows.num_rows, pa.string()))
+
+    def _with_reasons(self, results: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
+        name = self._recipe.dead_letters
+        if not self._passes:
+            return results.append_column(name, reasons)
+        return results.set_column(results.schema.get_field_index(name), name, reasons)
 
     def _alive(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._passes:
+            before = batch.column(self._recipe.dead_letters)
+            if before.null_count < batch.num_rows:
+                passing = batch.filter(before.is_valid())
+                self.passed += passing.num_rows
+                reasons = passing.column(self._recipe.dead_letters)
+                self._ready.append(self._as_output(passing, reasons))
+                batch = batch.filter(before.is_null())
         for name in self._recipe.key_names:
             if batch.column(name).null_count:
                 batch = self._without(batch, batch.column(name).is_null(), NULL_KEY)
@@ -60,13 +99,15 @@ class DeadLetters:
         rows = batch.filter(dead)
         if rows.num_rows == 0:
             return batch
-        self.rows += rows.num_rows
+        self._ready.append(self.dead(rows, reason))
+        return batch.filter(pc.invert(dead))
+
+    def _as_output(self, rows: pa.RecordBatch, reasons: pa.Array) -> pa.RecordBatch:
         schema = self._recipe.output_schema
         columns = [*shaped(rows, _first(schema, rows.num_columns)).columns]
         columns += [pa.nulls(rows.num_rows, field.type) for field in list(schema)[len(columns) :]]
-        columns[-1] = pa.array([reason] * rows.num_rows, pa.string())
-        self._ready.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-        return batch.filter(pc.invert(dead))
+        columns[schema.get_field_index(self._recipe.dead_letters)] = reasons
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _has_length(type_: pa.DataType) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
@@ -49,10 +50,14 @@ class DrainedJoin:
             dead, hot = DeadLetters(recipe), HotKeys(recipe.key_names)
             rows = hot.watched(self._rows(_chained(first, batches)))
             for result in run(operator, dead.sorted_out(rows)):
-                yield dead.marked_alive(result)
+                yield dead.finished(result)
                 yield from dead.taken()
             yield from dead.taken()
             did = operator.stats.since(before)
+            if recipe.marks:
+                # Rows in = matched + unmatched + dead + waiting.
+                early = dead.rows - dead.unmatched
+                did = replace(did, rows_in=did.rows_in + early, rows_unmatched=0)
             record(self.accumulator, recipe, held.version, did, dead.rows, hot)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

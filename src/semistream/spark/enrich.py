@@ -9,25 +9,29 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from semistream.core.budget import format_bytes, parse_bytes, type_of_size
 from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import BudgetError, OptionError
+from semistream.etl.unmatched import check_rule
 from semistream.joins.binding import On
 from semistream.joins.registry import make_join
 from semistream.spark.drained import DrainedJoin
 from semistream.spark.metrics import JOIN_NAME, new_accumulator
 from semistream.spark.packing import PACKED, Packer
+from semistream.spark.retry import retried
 from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.waiting import held_back
-from semistream.spark.worker import Recipe
+from semistream.spark.worker import MARK, Recipe
 from semistream.store.file import open_master
 
 POOL = "SEMISTREAM_JOIN"
 """The variable in the environment of Python workers that makes a pool of its own."""
+
+_JOINING = (DrainedJoin.__name__, "SurrogateTask", "DuplicateTask")
+"""What the functions are called that hold operators, in Spark's plans."""
 
 _numbers = itertools.count()
 
@@ -43,6 +47,8 @@ def enrich(
     columns: Sequence[str] | None = None,
     max_wait: str | None = None,
     dead_letters: str | None = None,
+    missing: str | None = None,
+    retry_for: str | None = None,
     tasks: int | None = None,
     by_shard: bool = False,
     io: str = "buffered",
@@ -62,7 +68,13 @@ def enrich(
 
     `dead_letters` names an extra column of the results: rows that cannot be processed (a null key,
     strings too long for the memory) come out with the reason there, all others with a null. Without
-    it a null key simply has no partner, and strings that are too long stop the query.
+    it a null key simply has no partner, and strings that are too long stop the query. A DataFrame
+    that has the column already, from an `enrich` before, lets its dead rows pass.
+
+    `missing` says, instead of `how`, what becomes of rows that the master does not know: "null"
+    keeps them with nulls, "drop" leaves them out, "dead" makes them dead letters. With "retry" and
+    `retry_for="1 hour"` rows of a stream wait, as Spark's state, until the master has their key,
+    and are dead letters when the time is over; others do not wait for them.
 
     `by_shard` sends rows to tasks by the shards of the master, so that a task needs the index and
     the cache of its shard only. It costs a shuffle, and pays for large clusters.
@@ -70,19 +82,20 @@ def enrich(
     The schema of the result is known at once; nothing runs before an action or a query starts.
     """
     path = str(Path(master).absolute())
+    how, rule = _rule(df, how, missing, retry_for, dead_letters, max_wait, by_shard)
+    marks = {"mark": MARK} if rule in ("dead", "retry") else {}
     schema = arrow_schema(df.schema)
-    context = df.sparkSession.sparkContext
     wait_ms = None if max_wait is None else parse_milliseconds(max_wait, what="max_wait")
     with open_master(path, io=io) as opened:
         shards = len(opened.manifest.shards)
-        parallel = _parallel(context, tasks)
+        parallel = parallel_tasks(df, tasks)
         limit = parse_bytes(memory, of=opened.data_bytes)
         operators = shards if by_shard else parallel
         share = limit // operators
         with open_master(path, io=io, shard=0 if by_shard else None) as part:
             result = _checked(
                 algorithm, part, operators, limit, on=on, schema=schema, how=how, memory=share,
-                columns=columns, **options,
+                columns=columns, **marks, **options,
             )  # fmt: skip
         version = opened.manifest.version
     if by_shard and wait_ms is not None:
@@ -93,7 +106,10 @@ def enrich(
             hint="leave max_wait out: a batch is joined completely anyway",
         )
     output, key_names = result
-    if dead_letters is not None:
+    output = pa.schema([field for field in output if field.name != MARK])
+    if dead_letters is not None and _has_letters(schema, dead_letters):
+        output = pa.schema([field.with_nullable(True) for field in output])
+    elif dead_letters is not None:
         if dead_letters in output.names:
             raise OptionError(
                 f"dead_letters={dead_letters!r} is a column of the result already",
@@ -118,6 +134,8 @@ def enrich(
         version=version,
         keep=max(shards // parallel, 1) if by_shard else 1,
         dead_letters=dead_letters,
+        missing=rule,
+        retry_for=retry_for,
     )
     return _planned(df, recipe, spark_output, parallel, shards if by_shard else None, wait_ms)
 
@@ -132,6 +150,11 @@ def _planned(
 ) -> DataFrame:
     """The plan: rows as they are, by shard, or when they have waited; then the join."""
     accumulator = new_accumulator(df.sparkSession.sparkContext, recipe.name)
+    if recipe.missing == "retry":
+        with own_workers(df):
+            enriched = retried(df, recipe, accumulator, parallel, output)
+        setattr(enriched, JOIN_NAME, recipe.name)
+        return enriched
     if shards is not None:
         packer = Packer(recipe, tuple(range(shards)))
         rows = df.mapInArrow(packer, spark_schema(PACKED)[0]).repartitionById(shards, "part")
@@ -142,10 +165,52 @@ def _planned(
         rows = df.coalesce(parallel)
     packed = shards is not None or wait_ms is not None
     join = DrainedJoin(recipe, accumulator, packed=packed, by_shard=shards is not None)
-    with _own_workers(df):
+    with own_workers(df):
         enriched = rows.mapInArrow(join, output)
     setattr(enriched, JOIN_NAME, recipe.name)
     return enriched
+
+
+def _rule(
+    df: DataFrame,
+    how: str,
+    missing: str | None,
+    retry_for: str | None,
+    dead_letters: str | None,
+    max_wait: str | None,
+    by_shard: bool,
+) -> tuple[str, str]:
+    """The kind of join, and the rule for rows without a partner."""
+    if missing is None:
+        if retry_for is not None:
+            raise OptionError("retry_for goes with missing='retry'", hint="add it, or drop this")
+        return how, "null"
+    check_rule(missing, retry_for)
+    if how != "inner":
+        raise OptionError(
+            f"how={how!r} and missing={missing!r} say the same twice", hint="drop how"
+        )
+    if missing in ("dead", "retry") and dead_letters is None:
+        raise OptionError(
+            f"missing={missing!r} needs a column for the reason",
+            hint='add dead_letters="problem"',
+        )
+    if missing == "retry":
+        if not df.isStreaming:
+            raise OptionError(
+                "missing='retry' is for streams, and this DataFrame is not one",
+                hint="use missing='dead'",
+            )
+        if by_shard or max_wait is not None:
+            raise OptionError(
+                "by_shard and max_wait do not go with missing='retry'", hint="drop it"
+            )
+    return ("inner" if missing == "drop" else "left"), missing
+
+
+def _has_letters(schema: pa.Schema, name: str) -> bool:
+    """Whether a stream has the dead letters of an `enrich` before."""
+    return name in schema.names and schema.field(name).type == pa.string()
 
 
 def _checked(
@@ -164,16 +229,17 @@ def _checked(
         ) from error
 
 
-def _parallel(context: SparkContext, tasks: int | None) -> int:
+def parallel_tasks(df: DataFrame, tasks: int | None) -> int:
+    """How many tasks run at once."""
     if tasks is None:
-        return max(int(context.defaultParallelism), 1)
+        return max(int(df.sparkSession.sparkContext.defaultParallelism), 1)
     if tasks < 1:
         raise OptionError(f"tasks={tasks} is not above zero", hint="leave it out")
     return tasks
 
 
 @contextmanager
-def _own_workers(df: DataFrame) -> Iterator[None]:
+def own_workers(df: DataFrame) -> Iterator[None]:
     """Functions made in here run in Python workers that only joins use.
 
     Spark keeps a pool of workers per environment. In a pool of their own, joins find their
@@ -182,7 +248,7 @@ def _own_workers(df: DataFrame) -> Iterator[None]:
     """
     plan = df._jdf.queryExecution().analyzed().toString()
     environment = df.sparkSession.sparkContext.environment
-    environment[POOL] = str(plan.count(DrainedJoin.__name__))
+    environment[POOL] = str(sum(plan.count(one) for one in _JOINING))
     try:
         yield
     finally:

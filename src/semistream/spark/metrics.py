@@ -62,6 +62,7 @@ class TaskRecord:
     hot_keys: dict[str, int] = field(default_factory=dict)
     sampled_rows: int = 0
     oldest_ms: int | None = None
+    master: str = ""
 
 
 @dataclass
@@ -168,7 +169,14 @@ def record(
     partition = 0 if context is None else context.partitionId()
     query, batch = micro_batch() or (recipe.name, -1)
     done = TaskRecord(
-        worker_name(), version, did, recipe.how, dead_rows, hot.top(HOT_KEYS), hot.sampled
+        worker_name(),
+        version,
+        did,
+        recipe.how,
+        dead_rows,
+        hot.top(HOT_KEYS),
+        hot.sampled,
+        master=recipe.master,
     )
     accumulator.add({TaskKey(query, batch, partition): done})
 
@@ -200,9 +208,26 @@ def stats(query: StreamingQuery | DataFrame) -> BatchStats:
 
 def summed(query: str, batch: int | None) -> BatchStats:
     """What the joins of the query of this id did in a micro-batch, or in the latest."""
+    return _summed(list(_driver.joins.values()), query, batch)
+
+
+def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
+    """The same for every join on its own, in their order: its master, and what it did."""
+    found = []
+    for accumulator in list(_driver.joins.values()):
+        did = _summed([accumulator], query, batch)
+        masters = [one.master for key, one in list(accumulator.value.items()) if one.master]
+        if did.tasks or did.join.rows_waiting:
+            found.append((masters[0] if masters else "", did))
+    return found
+
+
+def _summed(
+    accumulators: Iterable[Accumulator[type_of_records]], query: str, batch: int | None
+) -> BatchStats:
     found: list[tuple[TaskKey, TaskRecord]] = [
         (key, one)
-        for accumulator in list(_driver.joins.values())
+        for accumulator in accumulators
         for key, one in list(accumulator.value.items())
         if key.query == query and (batch is None or key.batch in (batch, WAITING))
     ]

@@ -52,7 +52,7 @@ class Packer:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         recipe, schema = self.recipe, self.recipe.stream_schema
         key, spec, borders = _packing(recipe, recipe.current_version(), self.buckets)
-        for batch in _gathered((shaped(batch, schema) for batch in batches), LEAST_ROWS):
+        for batch in gathered((shaped(batch, schema) for batch in batches), LEAST_ROWS):
             columns = spec.cast([batch.column(name) for name in key], key)
             key64 = spec.keys(columns).key64
             part = np.empty(batch.num_rows, np.int32)
@@ -116,10 +116,10 @@ def unpack(value: pa.Buffer, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 def unpacked(values: Iterable[pa.Buffer], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of many packed values, in batches that are worth a call each."""
-    return _gathered((batch for value in values for batch in unpack(value, schema)), 65_536)
+    return gathered((batch for value in values for batch in unpack(value, schema)), 65_536)
 
 
-def _gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
     """Batches put together until they have at least this many rows; the last may have fewer."""
     held: list[pa.RecordBatch] = []
     count = 0

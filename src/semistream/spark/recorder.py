@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
-from semistream.spark.metrics import BatchStats, listen, summed
+from semistream.spark.metrics import BatchStats, listen, summed, summed_by_join
 from semistream.spark.sources import rows_behind
 
 KEPT_BATCHES = 4096
@@ -31,7 +31,7 @@ class MicroBatch:
 
     `ended_ns` is the clock's time when the driver heard of it. `observed` are the values of
     `DataFrame.observe`, by name. `rows_behind` have arrived at the source and were not taken yet,
-    where the source counts them.
+    where the source counts them. `joins` tells of every join: its master, and what it did.
     """
 
     batch: int
@@ -42,10 +42,24 @@ class MicroBatch:
     observed: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows_behind: int | None = None
 
+    joins: tuple[tuple[str, BatchStats], ...] = ()
+
     @property
     def seconds(self) -> float:
         """How long it took, from the look at the source to the commit."""
         return self.durations_ms.get("triggerExecution", 0) / 1000
+
+
+@dataclass
+class Balance:
+    """Where the rows of one join are. Those that came are matched, unmatched, dead or waiting."""
+
+    master: str
+    rows_in: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    dead: int = 0
+    waiting: int = 0
 
 
 class Recorder(StreamingQueryListener):
@@ -63,6 +77,7 @@ class Recorder(StreamingQueryListener):
         self._tell = tell
         self._batches: deque[MicroBatch] = deque(maxlen=KEPT_BATCHES)
         self._total = JoinStats()
+        self._balances: dict[int, Balance] = {}
         self._ended = threading.Event()
         self.first: MicroBatch | None = None
         self.worked = 0
@@ -87,8 +102,20 @@ class Recorder(StreamingQueryListener):
             self._total = replace(
                 JoinStats.total([self._total, join]).with_holdings_of(join), bytes_peak=peak
             )
+        for number, (master, did) in enumerate(batch.joins):
+            one = self._balances.setdefault(number, Balance(master))
+            one.master = one.master or master
+            one.rows_in += did.join.rows_in
+            one.matched += did.join.rows_matched
+            one.unmatched += did.join.rows_unmatched
+            one.dead += did.dead_rows
+            one.waiting = did.join.rows_waiting
         if self._tell is not None:
             self._tell(batch)
+
+    def balances(self) -> list[Balance]:
+        """Where the rows of every join are, over all micro-batches."""
+        return list(self._balances.values())
 
     def ended(self, query: StreamingQuery) -> None:
         """Wait until everything that an ended query did has been heard of."""
@@ -109,6 +136,7 @@ class Recorder(StreamingQueryListener):
             stats=summed(str(progress.id), progress.batchId),
             observed={name: row.asDict() for name, row in (progress.observedMetrics or {}).items()},
             rows_behind=sum(behind) if behind else None,
+            joins=tuple(summed_by_join(str(progress.id), progress.batchId)),
         )
         self.add(batch)
 

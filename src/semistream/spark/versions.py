@@ -20,9 +20,7 @@ from pathlib import Path
 from pyspark import TaskContext
 
 from semistream.core.errors import StoreError
-from semistream.store.manifest import read_manifest
-
-PINS = "pins"
+from semistream.store.manifest import PINS, read_manifest
 
 KEPT = 128
 """Micro-batches whose notes are kept: more than Spark keeps of its own log, 100."""

@@ -224,24 +224,29 @@ def held_back(
     wait_ms: int,
 ) -> DataFrame:
     """The rows of a stream, packed, when they have waited enough."""
-    partitions = int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or "200")
-    if partitions > 8 * tasks:
-        raise OptionError(
-            f"spark.sql.shuffle.partitions is {partitions}: Spark would start as many tasks with "
-            f"state in every micro-batch, and {tasks} can run at once",
-            hint=f'set it to {tasks}: spark.conf.set("spark.sql.shuffle.partitions", {tasks})',
-        )
-    parts = even_ids(min(tasks, partitions), partitions)
+    parts = checked_parts(df.sparkSession, tasks)
     schema = spark_schema(PACKED)[0]
     packed = df.mapInArrow(Packer(recipe, parts, BUCKETS), schema)
-    packed = packed.unionByName(_heartbeat(df.sparkSession, parts, wait_ms))
+    packed = packed.unionByName(heartbeat(df.sparkSession, parts, wait_ms))
     room = WaitingRoom(recipe, accumulator, wait_ms, len(parts))
     return packed.groupBy("part").transformWithStateInPandas(
         room, schema, outputMode="Append", timeMode="ProcessingTime"
     )
 
 
-def _heartbeat(session: SparkSession, parts: tuple[int, ...], wait_ms: int) -> DataFrame:
+def checked_parts(session: SparkSession, tasks: int) -> tuple[int, ...]:
+    """Ids of the parts into which a stream with state is divided, one for each task."""
+    partitions = int(session.conf.get("spark.sql.shuffle.partitions") or "200")
+    if partitions > 8 * tasks:
+        raise OptionError(
+            f"spark.sql.shuffle.partitions is {partitions}: Spark would start as many tasks with "
+            f"state in every micro-batch, and {tasks} can run at once",
+            hint=f'set it to {tasks}: spark.conf.set("spark.sql.shuffle.partitions", {tasks})',
+        )
+    return even_ids(min(tasks, partitions), partitions)
+
+
+def heartbeat(session: SparkSession, parts: tuple[int, ...], wait_ms: int) -> DataFrame:
     """A packed value without rows for every part, once a second or as often as rows may wait.
 
     After a restart Spark runs no micro-batch, and so no timer, before data comes: rows that wait in

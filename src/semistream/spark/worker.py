@@ -21,12 +21,16 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.core.clock import SystemClock
+from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import StoreError
 from semistream.joins.binding import On
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.spark.versions import micro_batch, pinned_version
-from semistream.store.file import open_master
+from semistream.store.file import FileMaster, open_master
+
+MARK = "\0matched"
+"""The operator's last column, where the rule for rows without a partner needs it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,7 @@ class Recipe:
 
     `name` tells the joins of one application apart. `memory_bytes` is the share of one operator,
     `keep` the number of operators that a worker may hold. `version` is used outside of a stream.
+    `missing` and `retry_for` are the rule for rows without a partner (`semistream.etl.unmatched`).
     """
 
     name: str
@@ -52,29 +57,46 @@ class Recipe:
     version: int
     keep: int = 1
     dead_letters: str | None = None
+    missing: str = "null"
+    retry_for: str | None = None
+
+    @property
+    def retry_ms(self) -> int:
+        """How long rows wait for their key to come."""
+        assert self.retry_for is not None
+        return parse_milliseconds(self.retry_for, what="retry_for")
+
+    @property
+    def marks(self) -> bool:
+        """Whether the operator tells rows with a partner from those without."""
+        return self.missing in ("dead", "retry")
 
     def current_version(self) -> int:
         """The version of the master for the task that asks."""
         batch = micro_batch()
         return self.version if batch is None else pinned_version(self.master, *batch)
 
-    def make(self, version: int, shard: int | None = None) -> Operator:
-        """The operator for the whole master, or for one of its shards."""
+    def open(self, version: int, shard: int | None = None) -> FileMaster:
+        """A version of the master, or of one of its shards."""
         try:
-            master = open_master(Path(self.master), io=self.io, version=version, shard=shard)
+            return open_master(Path(self.master), io=self.io, version=version, shard=shard)
         except StoreError as error:
             raise StoreError(
                 f"a task on {socket.gethostname()} cannot open the master: {error.message}",
                 hint="every executor must reach the same path; " + error.hint,
             ) from error
+
+    def make(self, version: int, shard: int | None = None) -> Operator:
+        """The operator for the whole master, or for one of its shards."""
         return make_join(
             self.algorithm,
-            master,
+            self.open(version, shard),
             on=self.on,
             schema=self.stream_schema,
             how=self.how,
             memory=self.memory_bytes,
             columns=self.columns,
+            mark=MARK if self.marks else None,
             **self.options,
         )
 
@@ -104,9 +126,13 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
     """
     key, version = (recipe.name, shard), recipe.current_version()
     held = _held.pop(key, None)
-    if held is not None and (held.busy or held.version != version):
+    if held is not None and held.busy:
         held.operator.close()
         held = None
+    if held is not None and held.version != version:
+        # What it has cached of keys that did not change stays.
+        held.operator.move_to(recipe.open(version, shard))
+        held.version = version
     _make_room(recipe)
     if held is None:
         held = Held(recipe.make(version, shard), version)

@@ -20,7 +20,7 @@ from semistream.core.budget import parse_bytes, type_of_size
 from semistream.core.errors import StoreError
 from semistream.core.progress import Report, TerminalProgress
 from semistream.store.classes import ClassWriter
-from semistream.store.manifest import sync_directory
+from semistream.store.durable import sync_directory
 from semistream.store.opened import Source
 from semistream.store.sorting import is_disk_full, sort_rows
 from semistream.store.sources import SourceLike, open_source

@@ -17,15 +17,25 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
+from semistream.kernels.changing import first_wrong_page
 from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
-from semistream.store.manifest import Manifest, ShardInfo, read_manifest
-from semistream.store.reader import DEFAULT_DEPTH, PageReader
+from semistream.store.manifest import (
+    MANIFEST,
+    Manifest,
+    ShardInfo,
+    read_manifest,
+    version_directory,
+)
+from semistream.store.reader import DEFAULT_DEPTH, PageReader, read_places
 from semistream.store.writing import index_checksum, master_layout
 
 IO_MODES = ("buffered", "direct")
+
+TOUCHED = "touched"
+"""The file of a version that names the keys which differ from the version before."""
 
 
 @dataclass
@@ -49,6 +59,8 @@ class FileMaster:
     _classes: npt.NDArray[np.uint8] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
     _checked: npt.NDArray[np.uint8] = field(init=False)
+    _places: npt.NDArray[np.uint32] | None = field(init=False, default=None)
+    _stamp: tuple[int, int] = field(init=False, default=(0, 0))
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -99,7 +111,8 @@ class FileMaster:
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
         marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
-        return int(self.index.array("first").nbytes + marks)
+        places = 0 if self._places is None else self._places.nbytes
+        return int(self.index.array("first").nbytes + marks + places)
 
     @property
     def by_frequency(self) -> bool:
@@ -144,7 +157,61 @@ class FileMaster:
             depth=depth,
             measure=measure,
             checked=self._checked,
+            places=self._places,
         )
+
+    def places(self, first: int, count: int) -> npt.NDArray[np.uint32]:
+        """Where in their shard's file pages of one shard lie, in pages."""
+        if self._places is not None:
+            return self._places[first : first + count]
+        shard = int(np.searchsorted(self._shard_start, first, side="right")) - 1
+        local = first - int(self._shard_start[shard])
+        return np.arange(local, local + count, dtype=np.uint32)
+
+    def read_pages(self, first: int, count: int) -> npt.NDArray[np.uint8]:
+        """Pages of one shard, one after the other, checked; for whoever writes them anew."""
+        shard = int(np.searchsorted(self._shard_start, first, side="right")) - 1
+        places = self.places(first, count)
+        pages, there = read_places(self._files[shard], places, self.page_bytes)
+        wrong = int(first_wrong_page(pages, self.page_bytes, places))
+        if wrong >= 0 or not there.all():
+            number = first + (wrong if wrong >= 0 else int(np.flatnonzero(~there)[0]))
+            raise CorruptPageError(
+                f"page {number} of {str(self.path)!r} is damaged",
+                hint="build the master again",
+            )
+        return pages
+
+    def class_function(self) -> bytes:
+        """The function from keys to classes of frequency, as it stands in the index."""
+        words = CLASSES * len(self.manifest.shards) + 1
+        return self._classes[8 * words :].tobytes()
+
+    def newer(self) -> FileMaster | None:
+        """The current version, opened in the same way, if it is not this one."""
+        try:
+            found = (self.path / MANIFEST).stat()
+        except OSError:
+            return None
+        stamp = (found.st_ino, found.st_mtime_ns)
+        if stamp == self._stamp:
+            return None
+        manifest = read_manifest(self.path)
+        self._stamp = stamp
+        if manifest.version == self.manifest.version:
+            return None
+        return FileMaster(self.path, manifest, self.io, self.shard)
+
+    def touched_since(self, version: int) -> npt.NDArray[np.int64] | None:
+        """key64 of all keys that may differ from those of an earlier version; None: not known."""
+        keys = [np.empty(0, np.int64)]
+        for number in range(version + 1, self.manifest.version + 1):
+            try:
+                raw = (self.path / version_directory(number) / TOUCHED).read_bytes()
+            except OSError:
+                return None
+            keys.append(np.frombuffer(raw, np.int64))
+        return np.unique(np.concatenate(keys)) if self.manifest.version >= version else None
 
     def read_page(self, number: int) -> npt.NDArray[np.uint8]:
         """One page, checked; for inspection, not for joins."""
@@ -154,7 +221,7 @@ class FileMaster:
                 hint="pages are counted from 0 over all shards",
             )
         shard = int(np.searchsorted(self._shard_start, number, side="right")) - 1
-        local = number - int(self._shard_start[shard])
+        local = int(self.places(number, 1)[0])
         with (self.path / self.shards[shard].file).open("rb") as file:
             file.seek(local * self.page_bytes)
             page = np.frombuffer(file.read(self.page_bytes), np.uint8)
@@ -182,18 +249,18 @@ class FileMaster:
             with (self.path / info.file).open("rb") as file:
                 for first in range(0, info.pages, chunk):
                     count = min(chunk, info.pages - first)
-                    data = np.frombuffer(file.read(count * self.page_bytes), np.uint8)
-                    whole = len(data) // self.page_bytes
+                    places = self.places(base + first, count)
+                    data, there = read_places(file.fileno(), places, self.page_bytes)
                     at = 0
-                    while at < whole:
-                        rest = data[at * self.page_bytes : whole * self.page_bytes]
-                        bad = int(first_bad_page(rest, self.page_bytes, first + at))
-                        if bad < 0:
+                    while at < count:
+                        rest = data[at * self.page_bytes :]
+                        wrong = int(first_wrong_page(rest, self.page_bytes, places[at:]))
+                        missing = np.flatnonzero(~there[at:])
+                        bad = [one for one in (wrong, *missing[:1].tolist()) if one >= 0]
+                        if not bad:
                             break
-                        yield base + bad + 1, base + bad
-                        at = bad - first + 1
-                    for missing in range(base + first + whole, base + first + count):
-                        yield missing + 1, missing
+                        at += min(bad) + 1
+                        yield base + first + at, base + first + at - 1
                     yield base + first + count, None
 
     def close(self) -> None:
@@ -230,7 +297,9 @@ class FileMaster:
                 hint="restore it or build the master again",
             )
         first = np.frombuffer(raw, np.int64, pages)
-        rest = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages, 8 * pages)
+        placed = 4 * pages if self.manifest.is_placed else 0
+        rest = np.frombuffer(raw, np.uint8, len(raw) - 8 * pages - placed, 8 * pages)
+        places = np.frombuffer(raw, np.uint8, placed, len(raw) - placed).copy().view(np.uint32)
         continued = rest[len(rest) - (0 if self.manifest.is_unique else pages) :]
         self._classes = rest[: len(rest) - len(continued)].copy()
         starts = np.cumsum([0, *(shard.pages for shard in self.manifest.shards)], dtype=np.int64)
@@ -238,7 +307,10 @@ class FileMaster:
             pages = self.manifest.shards[self.shard].pages
             begin = int(starts[self.shard])
             first, continued = first[begin : begin + pages], continued[begin : begin + pages]
+            places = places[begin : begin + pages].copy()
             starts = np.array([0, pages], np.int64)
+        if placed:
+            self._places = places
         self._shard_start, self._continued = starts, continued.copy()
         self._checked = np.zeros((int(starts[-1]) + 7) // 8, np.uint8)
         base = int(first.min()) if pages else 0
@@ -291,10 +363,10 @@ class FileMaster:
                 raise _unreadable(file, error) from error
             self._files.append(descriptor)
             size = os.fstat(descriptor).st_size
-            if size < shard.pages * self.page_bytes:
+            if size < shard.places * self.page_bytes:
                 raise CorruptPageError(
                     f"{str(file)!r} is cut short: {size} bytes where the manifest says "
-                    f"{shard.pages * self.page_bytes}; page {first + size // self.page_bytes} is "
+                    f"{shard.places * self.page_bytes}; page {first + size // self.page_bytes} is "
                     "the first that is missing",
                     hint="restore the file or build the master again",
                 )

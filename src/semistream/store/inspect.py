@@ -1,4 +1,4 @@
-"""Looking into a master: the heads of its pages, and the rows of one page as a table."""
+"""Looking into a master: the heads of its pages, the rows of one page, the rows of all."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError
+from semistream.kernels.changing import measure_pages, unpack_pages
 from semistream.kernels.pages import PAGE_FIRST, PAGE_KEYS, PAGE_LAST, PAGE_ROWS, read_rows
 from semistream.store.columns import codec_for
 from semistream.store.file import FileMaster
@@ -58,13 +59,56 @@ def page_heads(master: FileMaster, first: int = 0, count: int | None = None) -> 
 def page_table(master: FileMaster, number: int) -> pa.Table:
     """The rows of a page, in the columns and types of the table that was stored."""
     page = master.read_page(number)
-    layout, spec, schema = master.layout, master.spec, master.schema
+    layout = master.layout
     key64, records = _rows(page, layout)
-    columns = dict(zip(layout.schema.names, _decoded(page, layout, records), strict=True))
+    strings = _words(records, layout.blob_offset) if layout.has_bytes else key64
+    return pa.Table.from_batches([_batch(master, key64, records, page, strings)])
+
+
+def master_rows(master: FileMaster, *, batch_bytes: int = 4 << 20) -> Iterator[pa.RecordBatch]:
+    """All rows, in the order of the pages and in the columns and types of the table, checked."""
+    for first, count in page_runs(master, batch_bytes):
+        yield rows_of_pages(master, first, count)
+
+
+def page_runs(master: FileMaster, run_bytes: int) -> list[tuple[int, int]]:
+    """All pages, in runs of one shard each and of about so many bytes: first page and pages."""
+    step = max(run_bytes // master.page_bytes, 1)
+    return [
+        (first, min(step, end - first))
+        for begin, end in master.shard_ranges()
+        for first in range(begin, end, step)
+    ]
+
+
+def rows_of_pages(master: FileMaster, first: int, count: int) -> pa.RecordBatch:
+    """The rows of some pages of one shard, as `master_rows` gives them."""
+    layout, size = master.layout, master.page_bytes
+    fields = layout.fields()
+    pages, page_rows = master.read_pages(first, count), np.zeros(count, np.int64)
+    data = np.empty(int(measure_pages(fields.kernel, pages, size, page_rows)), np.uint8)
+    rows = int(page_rows.sum())
+    key64, starts = np.empty(rows, np.int64), np.zeros(rows + 1, np.int64)
+    unpack_pages(fields.kernel, pages, size, count, key64, starts, data)
+    starts = starts[:-1]
+    records = data[starts[:, None] + np.arange(layout.record_bytes)]
+    return _batch(master, key64, records, data, starts + layout.record_bytes)
+
+
+def _batch(
+    master: FileMaster,
+    key64: npt.NDArray[np.int64],
+    records: _U8,
+    data: _U8,
+    strings: npt.NDArray[np.int64],
+) -> pa.RecordBatch:
+    """Rows from their records; the byte strings of each begin at `strings` in `data`."""
+    layout, spec, schema = master.layout, master.spec, master.schema
+    columns = dict(zip(layout.schema.names, _decoded(data, layout, records, strings), strict=True))
     if spec.folded is not None:
-        columns[spec.folded] = _folded_key(key64, spec.schema.field(spec.folded).type)
+        columns[spec.folded] = folded_key(key64, spec.schema.field(spec.folded).type)
     arrays = [_as_stored(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _row_count(page: _U8) -> int:
@@ -96,14 +140,15 @@ def _used_bytes(page: _U8, layout: RowLayout) -> int:
     return int(_words(last, layout.blob_offset)[0] + sum(_words(last, at)[0] for at in strings))
 
 
-def _decoded(page: _U8, layout: RowLayout, records: _U8) -> list[pa.Array]:
+def _decoded(
+    page: _U8, layout: RowLayout, records: _U8, at: npt.NDArray[np.int64]
+) -> list[pa.Array]:
+    """Columns of records; `at` is where the next byte string of each row begins in the page."""
     count = len(records)
     nulls = np.ascontiguousarray(
         records[:, layout.nulls_offset : layout.nulls_offset + layout.null_bytes]
     )
     seen = np.bitwise_or.reduce(nulls, axis=0) if count else np.zeros(layout.null_bytes, np.uint8)
-    # Where the next byte string of each row begins in the page.
-    at = _words(records, layout.blob_offset) if layout.has_bytes else np.zeros(count, np.int64)
     values = []
     for bit, (leaf, offset) in enumerate(zip(layout.leaves, layout.offsets, strict=True)):
         width = leaf.width_bytes or 4
@@ -124,7 +169,7 @@ def _gather(page: _U8, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.in
     return page[np.repeat(starts - (ends - lengths), lengths) + np.arange(total)]
 
 
-def _folded_key(key64: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
+def folded_key(key64: npt.NDArray[np.int64], type_: pa.DataType) -> pa.Array:
     """The key column that is not stored because key64 is its value."""
     if pa.types.is_integer(type_):
         return pa.array(key64).cast(type_)

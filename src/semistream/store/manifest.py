@@ -7,9 +7,15 @@ A master is a directory:
     v1/index                    first key64 of every page of all shards (8 bytes each); in frequency
                                 order where each class of each shard begins (16 words a shard and
                                 one more) and the class of every key; then, where keys repeat, a
-                                byte per page that says whether it continues a key
+                                byte per page that says whether it continues a key; then, where
+                                pages do not lie in their order, where each lies (4 bytes)
     v1/MANIFEST.json            the same for this version alone, also when a later one is current
+    v2/touched                  key64 of all keys that differ from the version before, in order
     pins/                       which version a stream's micro-batch saw (`semistream.spark`)
+    LOCK                        held by whoever writes a new version
+
+A version that came by changes has an index of its own and shares page files with those before it:
+pages that changed are appended to the file of their shard, behind what any version refers to.
 
 It is written last and put in place by a rename, so a store either opens completely or not at all.
 It carries a checksum of itself: a changed number in it would otherwise lose rows in silence.
@@ -19,8 +25,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,18 +34,33 @@ import pyarrow as pa
 
 from semistream.core.errors import StoreError
 from semistream.kernels.hashing import checksum
+from semistream.store import durable
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, 3)
+"""Formats that can be read: 2 had no changes."""
+
 MANIFEST = "MANIFEST.json"
+PINS = "pins"
 
 
 @dataclass(frozen=True)
 class ShardInfo:
-    """One page file: its name inside the master's directory, its pages and rows."""
+    """One page file: its name inside the master's directory, its pages and rows.
+
+    `stored` counts the places of the file that are taken, by pages of this version or of earlier
+    ones, where pages do not lie in their order.
+    """
 
     file: str
     pages: int
     rows: int
+    stored: int = 0
+
+    @property
+    def places(self) -> int:
+        """Pages in the file up to the last that this version may refer to."""
+        return max(self.stored, self.pages)
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,10 @@ class Manifest:
 
     `frequency` is the column by whose classes rows are ordered, empty where they are in the order
     of their keys; `class_parts` belongs to it (see `semistream.store.classes`).
+
+    `is_placed` says that the index tells where pages lie. `touched` counts the keys that differ
+    from the version before, -1 where that is not known. `sequence` is the highest number of a
+    change that was applied, `feeds` the latest batch of every feed that was.
     """
 
     version: int
@@ -69,6 +93,10 @@ class Manifest:
     rejected_rows: int
     frequency: str = ""
     class_parts: int = 0
+    is_placed: bool = False
+    touched: int = -1
+    sequence: int | None = None
+    feeds: dict[str, int] = field(default_factory=dict)
     format: int = FORMAT
 
     @property
@@ -114,12 +142,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _write(directory: Path, manifest: Manifest) -> None:
     beside = directory / (MANIFEST + ".new")
     plain = asdict(manifest)
-    with beside.open("w") as file:
-        json.dump({**plain, "checksum": _checksum(plain)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.rename(directory / MANIFEST)
-    sync_directory(directory)
+    text = json.dumps({**plain, "checksum": _checksum(plain)}, indent=1)
+    durable.write_file(beside, text.encode())
+    durable.rename(beside, directory / MANIFEST)
+    durable.sync_directory(directory)
 
 
 def _checksum(plain: dict[str, Any]) -> str:
@@ -159,7 +185,7 @@ def read_manifest(path: str | Path, version: int | None = None) -> Manifest:
         raise _damaged(file, str(error)) from error
     if not isinstance(plain, dict):
         raise _damaged(file, "it is not a JSON object")
-    if plain.get("format") != FORMAT:
+    if plain.get("format") not in READABLE:
         raise StoreError(
             f"{str(path)!r} is of store format {plain.get('format')}, this release reads {FORMAT}",
             hint="build the master again",
@@ -178,12 +204,3 @@ def _damaged(file: Path, why: str) -> StoreError:
     return StoreError(
         f"{str(file)!r} is damaged: {why}", hint="restore it or build the master again"
     )
-
-
-def sync_directory(directory: Path) -> None:
-    """Make names in a directory survive a crash of the machine."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,7 @@ import platform
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +44,8 @@ class PageReader:
     `buffer_pages` bounds the memory; it must hold the longest run. `direct` says that the files
     were opened for direct reads: those are done asynchronously by the operating system, or by
     threads where it does not let us. `checked` has a bit per page, set once it was checked; without
-    it no page is. Close it when the join ends.
+    it no page is. `places` says where in its file every page lies; without it they lie in their
+    order. Close it when the join ends.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class PageReader:
         depth: int = DEFAULT_DEPTH,
         measure: bool = True,
         checked: npt.NDArray[np.uint8] | None = None,
+        places: npt.NDArray[np.uint32] | None = None,
     ) -> None:
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
@@ -75,6 +78,7 @@ class PageReader:
             depth=depth,
             way=ADVISED,
             checked=checked if checked is not None else 0,
+            places=places if places is not None else 0,
             measure=measure,
             next=-1,
         )
@@ -120,6 +124,13 @@ class PageReader:
             setattr(self.ring, name, getattr(other.ring, name))
         self.ring.taken = self.ring.submitted
 
+    def add_counts(self, other: PageReader) -> None:
+        """Count what another reader did as well."""
+        assert self.in_flight == 0, "reads are under way"
+        for name in ("submitted", "taken", "pages_read", "seeks", "wait_ns", "join_ns"):
+            setattr(self.ring, name, getattr(self.ring, name) + getattr(other.ring, name))
+        self.ring.taken = self.ring.submitted
+
     def resize(self, buffer_pages: int) -> None:
         """Use this many pages of the ring from now on, and no more than at first; while idle."""
         assert self.in_flight == 0, "reads are under way"
@@ -150,6 +161,28 @@ class PageReader:
     def close(self) -> None:
         """Stop reading."""
         self._end()
+
+
+def read_places(
+    file: int, places: npt.NDArray[np.uint32], page_bytes: int
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_]]:
+    """The pages at some places of a file, and which of them it has; for one who has no ring."""
+    # Mapped memory is aligned as direct reads want it.
+    data = Region(len(places) * page_bytes).bytes[: len(places) * page_bytes]
+    there = np.ones(len(places), bool)
+    breaks = np.flatnonzero(np.diff(places.astype(np.int64)) != 1) + 1
+    for begin, end in pairwise([0, *breaks.tolist(), len(places)]):
+        if begin == end:
+            continue
+        at, stop = begin * page_bytes, end * page_bytes
+        offset = int(places[begin]) * page_bytes - at
+        while at < stop:
+            got = os.preadv(file, [data[at:stop].data], offset + at)
+            if got == 0:
+                there[at // page_bytes : end] = False
+                break
+            at += got
+    return data, there
 
 
 def _nothing() -> None:

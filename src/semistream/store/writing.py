@@ -24,6 +24,7 @@ from semistream.kernels.hashing import checksum
 from semistream.kernels.jit import read_only
 from semistream.kernels.pages import CLASSES, PAGE_KEYS, count_keys, fill_pages, shards_of
 from semistream.kernels.rows import pack_records, packed_size
+from semistream.store import durable
 from semistream.store.classes import ClassWriter
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
@@ -31,7 +32,6 @@ from semistream.store.manifest import (
     Manifest,
     ShardInfo,
     schema_to_text,
-    sync_directory,
     write_manifest,
 )
 from semistream.store.sorting import BATCH_BYTES, FREQUENCY, PACKED, rows_within
@@ -323,11 +323,20 @@ class ShardWriter:
             self._write(part)
             batch, class_ = batch.slice(end), class_[end:]
 
-    def _end_class(self) -> None:
+    @property
+    def pages(self) -> int:
+        """Pages written."""
+        return self._pages
+
+    def end_segment(self) -> None:
+        """Keys that follow are in an order of their own, and begin with a new page."""
         self._cut(final=True)
         self._left = None
         self._carry[:] = 0
         self._tally[4] = 0
+
+    def _end_class(self) -> None:
+        self.end_segment()
         self._class_ends.append(self._pages)
 
     def _write(self, batch: pa.RecordBatch) -> None:
@@ -383,9 +392,7 @@ class ShardWriter:
 
     def _write_pages(self, pages: npt.NDArray[np.uint8]) -> None:
         assert self._file is not None
-        view = pages.data
-        while view:
-            view = view[os.write(self._file, view) :]
+        durable.write_at(self._file, pages.data, self._pages * self.page_bytes)
 
     def finish(self) -> WrittenShard:
         """Write what is left, make it survive a crash, and say what was written."""
@@ -393,7 +400,7 @@ class ShardWriter:
         self._cut(final=True)
         while self.classes is not None and len(self._class_ends) < CLASSES:
             self._end_class()
-        os.fsync(self._file)
+        durable.sync(self._file)
         self.close()
         return WrittenShard(
             pages=self._pages,
@@ -444,11 +451,8 @@ def publish(
     if longest_run > 1:
         parts += [shard.continued.tobytes() for shard in shards]
     index = b"".join(parts)
-    with (version / "index").open("wb") as file:
-        file.write(index)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_directory(version)
+    durable.write_file(version / "index", index)
+    durable.sync_directory(version)
     manifest = Manifest(
         version=1,
         schema_ipc=schema_to_text(plan.schema),

@@ -1,9 +1,10 @@
-"""`semistream master …`: build a master, look into it, check it."""
+"""`semistream master …`: build a master, change it, look into it, check it."""
 
 from __future__ import annotations
 
 import click
 
+from semistream.cli.master.apply import apply, compact
 from semistream.cli.master.build import build
 from semistream.cli.master.check import check
 from semistream.cli.master.info import info
@@ -13,8 +14,8 @@ from semistream.cli.master.pages import pages
 
 @click.group()
 def master() -> None:
-    """Build a master, look into it, check it."""
+    """Build a master, change it, look into it, check it."""
 
 
-for command in (build, info, check, pages, page):
+for command in (build, apply, compact, info, check, pages, page):
     master.add_command(command)

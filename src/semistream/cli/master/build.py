@@ -11,6 +11,8 @@ from semistream.cli.master.info import described, show
 from semistream.cli.options import json_option, names
 from semistream.store.build import build_master
 from semistream.store.file import open_master
+from semistream.store.sources import SourceLike
+from semistream.store.sql import read_table
 
 
 @click.command()
@@ -33,6 +35,7 @@ from semistream.store.file import open_master
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write CSV rows that do not parse to this file instead of stopping at the first.",
 )
+@click.option("--table", help="SOURCE is postgresql://user@host/database: the table to read there.")
 @json_option
 def build(
     path: Path,
@@ -44,15 +47,17 @@ def build(
     frequency: str | None,
     memory: str,
     rejects: Path | None,
+    table: str | None,
     as_json: bool,
 ) -> None:
     """Sort, index and store SOURCE as a master at PATH, which must not exist yet.
 
     SOURCE is a Parquet, CSV or Arrow file, a folder or a glob pattern of them, or several files.
     """
+    what: SourceLike = source[0] if len(source) == 1 else list(source)
     build_master(
         path,
-        source[0] if len(source) == 1 else list(source),
+        what if table is None else read_table(source[0], table),
         list(key),
         page_size=page_size,
         shards=shards,

@@ -36,7 +36,12 @@ def described(master: FileMaster) -> dict[str, Any]:
         "data_bytes": manifest.data_bytes,
         "index_bytes": master.index_bytes,
         "shards": [
-            {"file": shard.file, "pages": shard.pages, "rows": shard.rows}
+            {
+                "file": shard.file,
+                "pages": shard.pages,
+                "rows": shard.rows,
+                "unused_pages": shard.places - shard.pages,
+            }
             for shard in manifest.shards
         ],
         "columns": [
@@ -66,6 +71,7 @@ def show(facts: dict[str, Any]) -> None:
         ("size", format_bytes(facts["data_bytes"])),
         ("index in memory", format_bytes(facts["index_bytes"])),
         ("page files", f"{len(shards)}"),
+        ("unused", f"{sum(shard['unused_pages'] for shard in shards):,} pages of earlier versions"),
         ("version", f"{facts['version']} (format {facts['format']})"),
     ]
     render.facts(facts["path"], pairs)
