@@ -51,7 +51,8 @@ class DrainedJoin:
                 yield from dead.taken()
             yield from dead.taken()
             did = operator.stats.since(before)
-            record(self.accumulator, recipe, held.version, did, dead.rows)
+            most = operator.master.manifest.longest_run
+            record(self.accumulator, recipe, held.version, did, dead.rows, most)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.recipe.stream_schema

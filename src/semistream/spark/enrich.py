@@ -22,6 +22,7 @@ from semistream.spark.drained import DrainedJoin
 from semistream.spark.metrics import JOIN_NAME, new_accumulator
 from semistream.spark.packing import PACKED, Packer
 from semistream.spark.schemas import arrow_schema, spark_schema
+from semistream.spark.versions import tidy
 from semistream.spark.waiting import held_back
 from semistream.spark.worker import Recipe
 from semistream.store.file import open_master
@@ -102,6 +103,8 @@ def enrich(
         nullable = [field.with_nullable(True) for field in output]
         output = pa.schema([*nullable, pa.field(dead_letters, pa.string())])
     spark_output, arrow_output = spark_schema(output)
+    if df.isStreaming:
+        tidy(df.sparkSession, path)
     recipe = Recipe(
         name=f"semistream-{next(_numbers)}",
         master=path,

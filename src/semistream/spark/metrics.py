@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
 from semistream.core.stats import JoinStats
-from semistream.spark.versions import micro_batch
+from semistream.spark.versions import micro_batch, query_run
 from semistream.spark.worker import Recipe, worker_name
 
 KEPT = 8
@@ -30,6 +30,9 @@ KEPT = 8
 WAITING = -2
 """Stands for the micro-batch in records of rows that wait: they hold until the next such record,
 since a part of the stream without news has no task that could speak for it."""
+
+CACHES = ("cache", "buffer pool", "R-buffer", "non-swappable part")
+"""What the joins call the part of their memory that holds master rows or pages."""
 
 JOIN_NAME = "_semistream_join"
 """The attribute of a DataFrame that `enrich` returned, by which its statistics are found."""
@@ -47,13 +50,22 @@ class TaskKey(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What one task did, and with which version of the master."""
+    """What one task did, and with which version of the master.
+
+    `most_partners` is the number of master rows of the most frequent key, `failures` that of
+    attempts that failed before this one. `run` and `since_batch` are there for rows that wait: the
+    query's run that says so, and since which micro-batch.
+    """
 
     worker: str
     version: int
     stats: JoinStats
     how: str = "inner"
     dead_rows: int = 0
+    most_partners: int = 0
+    failures: int = 0
+    run: str = ""
+    since_batch: int = -1
 
 
 @dataclass
@@ -61,7 +73,9 @@ class BatchStats:
     """What the tasks of one micro-batch did together; `batch` is -1 for a batch DataFrame.
 
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
-    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters.
+    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters,
+    `failures` attempts of tasks that failed and were repeated. No stream row can have more partners
+    than `most_partners`.
     """
 
     batch: int
@@ -70,6 +84,8 @@ class BatchStats:
     join: JoinStats
     pairs: int = 0
     dead_rows: int = 0
+    most_partners: int = 0
+    failures: int = 0
 
     def metrics(self) -> dict[str, float]:
         """The figures under the names that lookup joins elsewhere use."""
@@ -80,11 +96,13 @@ class BatchStats:
             "hitCount": join.hits,
             "missCount": join.misses,
             "loadCount": join.requests,
+            "numLoadFailures": self.failures,
             "latestLoadTime": round(join.time_io_s * 1000, 3),
             "numCachedRecords": join.cached_rows,
-            "numCachedBytes": join.bytes_by_component.get("cache", 0),
+            "numCachedBytes": sum(join.bytes_by_component.get(name, 0) for name in CACHES),
             "numProbeSideRecordsBuffered": join.rows_waiting,
             "numUnmatchedProbeRecords": join.rows_unmatched,
+            "maxJoinFanOut": self.most_partners if self.pairs else 0,
             "avgJoinFanOut": self.pairs / join.rows_matched if join.rows_matched else 0.0,
             "numDeadLetters": self.dead_rows,
             "pagesRead": join.pages_read,
@@ -147,19 +165,24 @@ def record(
     version: int,
     did: JoinStats,
     dead_rows: int,
+    most_partners: int,
 ) -> None:
     """Called by a task at its end."""
     context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
+    partition, failures = 0, 0
+    if context is not None:
+        partition, failures = context.partitionId(), context.attemptNumber()
     query, batch = micro_batch() or (recipe.name, -1)
-    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows)
+    done = TaskRecord(worker_name(), version, did, recipe.how, dead_rows, most_partners, failures)
     accumulator.add({TaskKey(query, batch, partition): done})
 
 
 def record_waiting(accumulator: Accumulator[type_of_records], part: int, rows: int) -> None:
     """Called by a task when the number of rows that wait in a part of the stream may be another."""
-    query, _ = micro_batch() or ("", 0)
-    waiting = TaskRecord(f"part {part}", 0, JoinStats(rows_waiting=rows))
+    query, batch = micro_batch() or ("", 0)
+    waiting = TaskRecord(
+        f"part {part}", 0, JoinStats(rows_waiting=rows), run=query_run(), since_batch=batch
+    )
     accumulator.add({TaskKey(query, WAITING, part): waiting})
 
 
@@ -190,7 +213,7 @@ def summed(query: str, batch: int | None) -> BatchStats:
     latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
     records = [one for key, one in found if key.batch == latest]
     join = sum_of_tasks(records)
-    join.rows_waiting += sum(one.stats.rows_waiting for key, one in found if key.batch == WAITING)
+    join.rows_waiting += _rows_waiting(one for key, one in found if key.batch == WAITING)
     return BatchStats(
         batch=latest,
         tasks=len(records),
@@ -198,7 +221,16 @@ def summed(query: str, batch: int | None) -> BatchStats:
         join=join,
         pairs=sum(_pairs(one) for one in records),
         dead_rows=sum(one.dead_rows for one in records),
+        most_partners=max((one.most_partners for one in records), default=0),
+        failures=sum(one.failures for one in records),
     )
+
+
+def _rows_waiting(records: Iterable[TaskRecord]) -> int:
+    """Summed over the parts; what an earlier run of the query said holds no more."""
+    records = list(records)
+    latest = max(records, key=lambda one: one.since_batch, default=None)
+    return sum(one.stats.rows_waiting for one in records if latest and one.run == latest.run)
 
 
 def _pairs(one: TaskRecord) -> int:
