@@ -59,7 +59,8 @@ def enrich(
 
     With `max_wait=None` every micro-batch is joined completely within itself. With a duration such
     as "10 seconds" rows of a stream may wait, as Spark's state, until reading their part of the
-    master is worth it, and never longer than that plus one trigger.
+    master is worth it, and never longer than that plus one trigger. In a run that ends
+    (`trigger(availableNow=True)`) none waits, and those leave that an earlier run left waiting.
 
     `dead_letters` names an extra column of the results: rows that cannot be processed (a null key,
     strings too long for the memory) come out with the reason there, all others with a null. Without

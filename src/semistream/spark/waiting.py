@@ -41,8 +41,9 @@ from semistream.spark.schemas import spark_schema
 from semistream.spark.worker import Recipe
 from semistream.store.manifest import read_manifest
 
-BUCKETS = 16
-"""Ranges of pages in a part: many small ones cost calls, few large ones wait for less."""
+BUCKETS = 4
+"""Ranges of pages in a part. A bucket costs three calls of Spark's state in a micro-batch, a
+millisecond and more each; many pay only for streams that move through the master's keys."""
 
 WORTH_ROWS_PER_PAGE = 4.0
 """Rows per page of a bucket for which reading it is worth it at once."""
