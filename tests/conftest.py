@@ -82,7 +82,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark's own, while it starts
-        session = local_session("semistream-tests", cores=2, spark_sql_warehouse_dir=str(warehouse))
+        session = local_session(
+            "semistream-tests",
+            cores=2,
+            spark_sql_warehouse_dir=str(warehouse),
+            # Tests are short: compiling Java well would take longer than it saves.
+            spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

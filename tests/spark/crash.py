@@ -34,14 +34,14 @@ import pyarrow.parquet as pq
 
 import semistream as ss
 from semistream.core.errors import SourceError
-from semistream.spark import enrich, local_session, postgres_sink, read_sink, register
+from semistream.spark import enrich, local_session, postgres_sink, read_sink, register, stats
 from semistream.spark.sinks import connect
 from semistream.testing.postgres import PostgresServer
 from semistream.workloads import products, sales
 
 CASES = ("files-drained", "files-waiting", "postgres-drained", "postgres-waiting")
 
-PRODUCTS = 2000
+PRODUCTS = 40_000  # so many that rows do wait for others that need their pages
 REPEATED = 500
 """So many products are in the master twice."""
 
@@ -50,7 +50,7 @@ BATCH_ROWS = 2000
 BATCHES_PER_LIFE = 2
 SEED = 11
 MISSING = 0.1
-MAX_WAIT = "700 ms"
+MAX_WAIT = "2 seconds"
 SLOW_MACHINE = "Python worker failed to connect back"
 """Spark gives a new worker ten seconds, which cannot be set. Such a query is started again."""
 
@@ -77,6 +77,11 @@ class Job:
     @property
     def sent(self) -> Path:
         return Path(self.folder) / "sent"
+
+    @property
+    def waited(self) -> Path:
+        """Is there once rows were seen to wait."""
+        return Path(self.folder) / "waited"
 
     def sink(self, case: str) -> Path:
         return Path(self.folder) / case / "out"
@@ -114,6 +119,8 @@ def run_child(job: Job) -> None:
                 queries[case] = start(job, spark, case)
             elif query.lastProgress is not None and query.lastProgress.numInputRows > 0:
                 begun.add(case)
+                if stats(query).join.rows_waiting:
+                    job.waited.touch()
         if len(begun) == len(job.cases):
             print(MOVING, flush=True)
             begun.clear()
@@ -177,6 +184,7 @@ class Report:
     rows: int
     seconds: float
     lives_s: list[float]
+    waited: bool
     differences: dict[str, int]
 
     @property
@@ -215,6 +223,7 @@ def crash_test(
                 rows=rows,
                 seconds=round(time.monotonic() - began, 1),
                 lives_s=lives,
+                waited=job.waited.exists(),
                 differences={case: differences(job, database, case) for case in cases},
             )
 

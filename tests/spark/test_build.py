@@ -119,27 +119,56 @@ def test_attempts_do_not_touch_each_other(tmp_path: Path) -> None:
     data = table()
     options: dict[str, Any] = {"page_size": 4096, "shards": 2, "fill": 1.0, "hash_bits": 64}
     plan = BuildPlan.of(data.schema, "id", **options)
-    parcels = list(_Pack(plan)(iter(data.to_batches(max_chunksize=500))))
-    write = _Write(plan, 4096, 1 << 30, tmp_path / "attempts")
-    write.attempts.mkdir()
+    pack = _Pack(plan, tmp_path / "attempts")
+    pack.attempts.mkdir()
+    batches = data.to_batches(max_chunksize=500)
 
     def broken() -> Iterator[pa.RecordBatch]:
-        yield from parcels[:3]
+        yield from batches[:3]
         raise OSError("the executor is gone")
 
     with pytest.raises(OSError, match="is gone"):
-        list(write(broken()))
+        list(pack(broken()))
+    list(pack(iter(batches)))
+    parcels = pa.Table.from_batches(pack(iter(batches)))
+    assert sum(parcels["null_keys"].to_pylist()) == data["id"].null_count
+    wanted_parcels = parcels.filter(pa.compute.is_valid(parcels["shard"])).to_batches()
+    write = _Write(plan, 4096, 1 << 30, pack.attempts)
+    assert list(write(iter([]))) == []
     first, second = (
-        [row for batch in write(iter(parcels)) for row in batch.to_pylist()] for _ in "12"
+        [row for batch in write(iter(wanted_parcels)) for row in batch.to_pylist()] for _ in "12"
     )
-    assert len(list(write.attempts.iterdir())) == 3
+    assert len(list(write.attempts.iterdir())) == 5
     ss.build_master(tmp_path / "plain", data, "id", **options)
     wanted = files_of(tmp_path / "plain" / "v1")
     for results in (first, second):
-        assert [row["shard"] for row in results] == [None, 0, 1]
+        assert [row["shard"] for row in results] == [0, 1]
         found = files_of(write.attempts / results[0]["attempt"])
         assert found == {name: wanted[name] for name in ("shard-0000.pages", "shard-0001.pages")}
     assert first[0]["attempt"] != second[0]["attempt"]
+
+
+def test_frequency_order(spark: SparkSession, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    data = pa.table({"id": rng.permutation(ROWS) // 2, "sold": rng.zipf(1.5, ROWS).astype(float)})
+    built, expected = both(spark, tmp_path, data, "id", shards=2, frequency="sold")
+    found, wanted = files_of(built), files_of(expected)
+    manifest = read_manifest(built)
+    assert (manifest.frequency, manifest.class_parts) == ("sold", 1)
+    # Rows of one number lie in any order: all but the pages' bytes is the same.
+    same = {name for name in wanted if "shard" not in name}
+    assert {name: found[name] for name in same} == {name: wanted[name] for name in same}
+    stream = pa.table({"id": np.arange(ROWS)})
+    for path in (built, expected):
+        rows = ss.join(stream, path, on="id", algorithm="xhybridjoin", memory="16MB")
+        table = pa.Table.from_batches(rows).sort_by([("id", "ascending"), ("sold", "ascending")])
+        assert table.equals(data.sort_by([("id", "ascending"), ("sold", "ascending")]))
+
+
+def test_a_folder_that_executors_do_not_see(tmp_path: Path) -> None:
+    plan = BuildPlan.of(table().schema, "id", page_size=4096, shards=2, fill=1.0, hash_bits=64)
+    with pytest.raises(StoreError, match=r"cannot write in .* Hint: the path must lead"):
+        next(_Pack(plan, tmp_path / "not" / "there")(iter(table().to_batches())))
 
 
 def test_files_of_other_attempts_are_left_behind(spark: SparkSession, tmp_path: Path) -> None:

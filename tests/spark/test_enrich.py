@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semistream import build_master
 from semistream.checks import Workspace
 from semistream.checks.workspace import Case
 from semistream.core.errors import BudgetError, KeyTypeError, OptionError, UnknownNameError
@@ -96,8 +99,6 @@ def test_a_projection(spark: SparkSession, workspace: Workspace) -> None:
 
 
 def test_the_schema_is_known_before_anything_runs(spark: SparkSession, tmp_path: Path) -> None:
-    from semistream import build_master
-
     types = {
         "k": pa.int16(),
         "a": pa.uint64(),
@@ -155,37 +156,52 @@ def test_rows_of_a_stream_wait_and_survive_a_restart(
     for start in range(0, 900, 300):
         stream.send(SPARSE.stream.slice(start, 300))
     path = workspace.master(SPARSE)
-    outs = {
-        how: enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait="15 seconds")
-        for how in HOWS
-    }
 
-    def run(how: str, done: Callable[[StreamingQuery], bool]) -> StreamingQuery:
-        query = stream.start(outs[how], how, processingTime="0 seconds")
-        until(lambda: done(query), query)
+    def run(how: str, max_wait: str, **trigger: Any) -> StreamingQuery:
+        out = enrich(stream.frame(), path, SPARSE.on, how=how, memory="16MB", max_wait=max_wait)
+        schemas[how] = spark_schema(arrow_schema(out.schema))[1]
+        return stream.start(out, how, **trigger)
+
+    schemas: dict[str, pa.Schema] = {}
+    queries = {how: run(how, "1 hour", processingTime="0 seconds") for how in HOWS}
+    for how, query in queries.items():
+        query.processAllAvailable()
         query.stop()
-        return query
-
-    for how in HOWS:
-        first = run(how, lambda query: len(query.recentProgress) > 2)
-        assert stats(first).join.rows_waiting, "some rows must still wait when the first run ends"
-        oldest_ms = stats(first).oldest_ms
+        assert stats(query).join.rows_waiting, f"{how}: rows wait when the first run ends"
+        oldest_ms = stats(query).oldest_ms
         assert oldest_ms is not None, "how old the oldest of them is, is known"
         assert 0 <= time.time() - oldest_ms / 1000 < 300
-    for how, out in outs.items():
-        schema = spark_schema(arrow_schema(out.schema))[1]
-        run(how, partial(_all_arrived, stream, schema, workspace, how))
-        in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
+    # A run that ends leaves nothing behind, though nothing came and no row has waited an hour.
+    queries = {how: run(how, "1 hour") for how in HOWS}
+    for how, query in queries.items():
+        assert query.awaitTermination(200)
+        in_spark(stream.arrived(how, schemas[how]), SPARSE, workspace, how)
+        assert stats(query).join.rows_waiting == 0
 
 
-def _all_arrived(
-    stream: FileStream, schema: pa.Schema, workspace: Workspace, how: str, query: StreamingQuery
-) -> bool:
-    try:
-        in_spark(stream.arrived(how, schema), SPARSE, workspace, how)
-    except AssertionError:
-        return False
-    return True
+def numbers(path: Path) -> Path:
+    """A master of so many pages that two rows wait for others."""
+    rows = np.arange(20_000)
+    build_master(path, pa.table({"k": rows, "v": rows + 1}), "k")
+    return path
+
+
+def test_no_row_waits_longer_than_it_may(spark: SparkSession, tmp_path: Path) -> None:
+    stream = FileStream(spark, tmp_path / "s", pa.schema([("k", pa.int64())]))
+    stream.send(pa.table({"k": [1, 15_000]}))
+    out = enrich(stream.frame(), numbers(tmp_path / "m"), "k", memory="16MB", max_wait="4 seconds")
+    out = out.withColumn("left", F.unix_millis(F.current_timestamp()))
+    query = stream.start(out, "out", processingTime="0 seconds")
+    query.processAllAvailable()
+    until(lambda: stats(query).join.rows_in == 2, query)
+    query.stop()
+    rows = spark.read.parquet(str(stream.directory / "out")).orderBy("k").collect()
+    assert [(row.k, row.v) for row in rows] == [(1, 2), (15_000, 15_001)]
+    # By the times of micro-batches in Spark's log: they waited, and left with the first one after
+    # three seconds. There is one every second.
+    log = sorted((stream.directory / "out.checkpoint" / "offsets").glob("[0-9]*"))
+    times = [json.loads(note.read_text().splitlines()[1])["batchTimestampMs"] for note in log]
+    assert {row.left for row in rows} == {min(ms for ms in times if ms >= min(times) + 3000)}
 
 
 @pytest.mark.parametrize(
@@ -215,6 +231,56 @@ def test_bad_options_are_refused_at_once(
     given = {"on": SMALL.on, "memory": MEMORY, **options}
     with pytest.raises(error, match=hint):
         enrich(df, workspace.master(SMALL), given.pop("on"), **given)  # type: ignore[arg-type]
+
+
+def test_memory_too_small_for_the_shards(spark: SparkSession, workspace: Workspace) -> None:
+    df = spark.createDataFrame(SHARDED.stream.slice(0, 10))
+    with pytest.raises(BudgetError, match=r"among 3 operators.* Hint: give 3 times as much"):
+        enrich(df, workspace.master(SHARDED), SHARDED.on, memory="300kB", by_shard=True)
+
+
+def test_files_of_another_schema_in_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    build_master(tmp_path / "m", pa.table({"k": [1, 2, 3], "v": ["a", "b", "c"]}), "k")
+    stream = FileStream(spark, tmp_path / "s", pa.schema([("k", pa.int64()), ("n", pa.int64())]))
+    stream.send(pa.table({"k": [1, 2], "n": [10, 20]}))
+    # Columns in another order, one more, and a narrower number: the rows are what they were.
+    stream.send(pa.table({"more": ["x"], "n": pa.array([30], pa.int32()), "k": [3]}))
+    # Without the key there is nothing to join by.
+    stream.send(pa.table({"n": [40]}))
+    out = enrich(stream.frame(), tmp_path / "m", "k", memory=MEMORY, dead_letters="problem")
+    query = stream.start(out, "out")
+    assert query.awaitTermination(200)
+    rows = spark.read.parquet(str(stream.directory / "out")).orderBy("n").collect()
+    assert [tuple(row) for row in rows] == [
+        (1, 10, "a", None),
+        (2, 20, "b", None),
+        (3, 30, "c", None),
+        (None, 40, None, "the key is null"),
+    ]
+    # Another type altogether: Spark's reader names the column.
+    stream.send(pa.table({"k": ["one"], "n": [50]}))
+    query = stream.start(out, "out")
+    with pytest.raises(StreamingQueryException, match=r"(?s)PARQUET_COLUMN_DATA_TYPE_MISMATCH.*k"):
+        query.awaitTermination(200)
+
+
+def test_another_schema_while_rows_wait(spark: SparkSession, tmp_path: Path) -> None:
+    master = numbers(tmp_path / "m")
+    stream = FileStream(spark, tmp_path / "s", pa.schema([("k", pa.int64()), ("n", pa.int64())]))
+    stream.send(pa.table({"k": [1, 2], "n": [10, 20]}))
+
+    def start() -> StreamingQuery:
+        out = enrich(stream.frame(), master, "k", memory="16MB", max_wait="1 hour")
+        return stream.start(out, "out", processingTime="0 seconds")
+
+    query = start()
+    query.processAllAvailable()
+    query.stop()
+    assert stats(query).join.rows_waiting == 2
+    stream.schema = pa.schema([("k", pa.int64()), ("n", pa.int64()), ("more", pa.string())])
+    stream.send(pa.table({"k": [1], "n": [1], "more": ["x"]}))
+    with pytest.raises(StreamingQueryException, match="rows that wait in the checkpoint have"):
+        start().processAllAvailable()
 
 
 def test_dead_letters_carry_their_reason(spark: SparkSession, workspace: Workspace) -> None:

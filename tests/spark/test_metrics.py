@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from semistream import build_master
 from semistream.core.errors import OptionError
+from semistream.core.hot_keys import HotKeys
 from semistream.core.stats import JoinStats
-from semistream.spark import enrich, log_stats, stats
+from semistream.spark import enrich, log_stats, metrics, stats
 from semistream.spark.metrics import KEPT, WAITING, TaskKey, TaskRecord, _Latest, sum_of_tasks
 from tests.spark.streams import FileStream, until
 
@@ -71,7 +75,46 @@ def test_a_line_per_micro_batch(
     assert stats(query).sampled_rows == 3
     figures = stats(query).metrics()
     assert (figures["numRecordsIn"], figures["numUnmatchedProbeRecords"]) == (3, 1)
-    assert figures["avgJoinFanOut"] == 1.0
+    assert (figures["avgJoinFanOut"], figures["maxJoinFanOut"]) == (1.0, 1)
+
+
+NAMES_THAT_PEOPLE_KNOW = (
+    "hitCount missCount loadCount numLoadFailures latestLoadTime numCachedRecords numCachedBytes "
+    "numProbeSideRecordsBuffered numUnmatchedProbeRecords maxJoinFanOut avgJoinFanOut"
+)
+
+
+def test_names_and_fan_out(spark: SparkSession, tmp_path: Path) -> None:
+    build_master(tmp_path / "m", pa.table({"k": [1, 2, 2, 2], "v": ["a", "b", "c", "d"]}), "k")
+    out = enrich(spark.createDataFrame([(1,), (2,)], "k long"), tmp_path / "m", "k", memory="4MB")
+    assert out.count() == 4
+    figures = stats(out).metrics()
+    assert set(NAMES_THAT_PEOPLE_KNOW.split()) <= set(figures)
+    assert (figures["avgJoinFanOut"], figures["maxJoinFanOut"]) == (2.0, 3)
+    assert figures["numCachedBytes"] > 0
+    assert figures["numLoadFailures"] == 0
+
+
+def test_attempts_that_failed_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = SimpleNamespace(
+        partitionId=lambda: 3, attemptNumber=lambda: 2, getLocalProperty=lambda name: None
+    )
+    monkeypatch.setattr(TaskContext, "get", lambda: task)
+    records: list[dict[TaskKey, TaskRecord]] = []
+    accumulator: Any = SimpleNamespace(add=records.append)
+    recipe: Any = SimpleNamespace(name="j", how="inner", master="m")
+    metrics.record(accumulator, recipe, 1, JoinStats(), 0, HotKeys(["k"]), 5)
+    ((key, one),) = records[0].items()
+    assert (key.partition, one.failures, one.most_partners) == (3, 2, 5)
+
+
+def test_what_an_earlier_run_said_of_rows_that_wait_holds_no_more() -> None:
+    def waits(run: str, batch: int, rows: int) -> TaskRecord:
+        return TaskRecord("", 0, JoinStats(rows_waiting=rows), run=run, since_batch=batch)
+
+    said = [waits("old", 7, 100), waits("new", 8, 10), waits("new", 9, 1)]
+    assert metrics._rows_waiting(said) == 11
+    assert metrics._rows_waiting([]) == 0
 
 
 def test_statistics_of_something_else(spark: SparkSession) -> None:

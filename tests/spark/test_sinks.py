@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from semistream.core.errors import OptionError, SinkError, SourceError
 from semistream.spark import postgres_sink, read_sink, register
-from semistream.spark.sinks import connect, sink_files
+from semistream.spark.sinks import _lock_of, connect, sink_files
 from semistream.testing.postgres import PostgresServer
 from semistream.workloads import sales
 
@@ -107,11 +107,27 @@ def test_a_failure_in_the_middle_leaves_nothing(
     with pytest.raises(Exception, match="violates check constraint"):
         run(stream, sink, tmp_path / "checkpoint")
     assert fetch(postgres, "SELECT * FROM strict").num_rows == BATCH_ROWS
+    assert stages(postgres) == before, "the table of the failed tasks is not left behind"
     execute(postgres, "ALTER TABLE strict DROP CONSTRAINT low")
     run(stream, sink, tmp_path / "checkpoint")
     found = fetch(postgres, "SELECT * FROM strict")
     assert rows_of(found, expected().schema) == rows_of(expected())
     assert stages(postgres) == before
+
+
+def test_tables_that_a_killed_driver_left_behind(
+    stream: DataFrame, postgres: PostgresServer, tmp_path: Path
+) -> None:
+    # The names that queries of other checkpoints use: one is at work, of the other nothing is left.
+    at_work, left = "semistream_stage_0a_01", "semistream_stage_0b_02"
+    for name in (at_work, left):
+        execute(postgres, f"CREATE TABLE {name} (sale_id bigint)")
+    with closing(connect(postgres.uri)) as other, other.cursor() as cursor:
+        cursor.execute(f"SELECT pg_advisory_lock({_lock_of('public', at_work)})")
+        run(stream, postgres_sink(postgres.uri, "swept"), tmp_path / "checkpoint")
+        assert stages(postgres) & {at_work, left} == {at_work}
+    run(stream, postgres_sink(postgres.uri, "swept"), tmp_path / "another")
+    assert not stages(postgres) & {at_work, left}
 
 
 def test_upsert(stream: DataFrame, postgres: PostgresServer, tmp_path: Path) -> None:

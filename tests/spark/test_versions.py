@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -14,10 +15,16 @@ from pyspark.sql import DataFrame, SparkSession
 from semistream import build_master
 from semistream.core.errors import StoreError
 from semistream.spark import enrich, stats
-from semistream.spark.versions import KEPT, pinned_version
+from semistream.spark.versions import (
+    ABANDONED_S,
+    KEPT,
+    forget,
+    forget_abandoned,
+    pinned_version,
+)
 from semistream.store.file import open_master
 from semistream.store.manifest import PINS
-from tests.spark.streams import FileStream, publish
+from tests.spark.streams import FileStream, publish, until
 
 ROWS = 5000
 STREAM = pa.table({"k": list(range(ROWS))})
@@ -58,6 +65,26 @@ def test_tasks_that_ask_at_once_agree(tmp_path: Path) -> None:
     assert len(set(answers)) == 50
 
 
+def test_notes_of_what_is_committed_go(tmp_path: Path) -> None:
+    path = str(build(tmp_path / "m", "old"))
+    for batch in (7, 8, 9):
+        pinned_version(path, "q", batch)
+    pinned_version(path, "other", 1)
+    forget(path, "q", 8)
+    assert [note.name for note in (tmp_path / "m" / PINS / "q").iterdir()] == ["9"]
+    forget(path, "q", 9)
+    assert [query.name for query in (tmp_path / "m" / PINS).iterdir()] == ["other"]
+    forget(path, "q", 9)  # nothing there: nothing happens
+    other = tmp_path / "m" / PINS / "other"
+    written_s = other.stat().st_mtime
+    os.utime(other, (written_s, written_s - ABANDONED_S + 600))
+    forget_abandoned(path)
+    assert (other / "1").exists()
+    os.utime(other, (written_s, written_s - ABANDONED_S - 600))
+    forget_abandoned(path)
+    assert not other.exists()
+
+
 def test_an_earlier_version_opens_until_it_is_removed(tmp_path: Path) -> None:
     path = build(tmp_path / "m", "old")
     publish(path, build(tmp_path / "n", "new"))
@@ -90,8 +117,12 @@ def test_a_stream_takes_up_a_new_version_and_a_replay_the_old_one(
     query.processAllAvailable()
     query.stop()
     assert stats(query).version == 2
+    note = path / PINS / query.id / "1"
+    until(lambda: not note.parent.exists())  # the query has ended between two micro-batches
     publish(path, build(tmp_path / "o", "newest"))
     # As after a crash before the second micro-batch was committed.
+    note.parent.mkdir()
+    note.write_text("2")
     for name in ("1", ".1.crc"):
         (tmp_path / "c" / "commits" / name).unlink(missing_ok=True)
     query = writer.start()
@@ -100,16 +131,21 @@ def test_a_stream_takes_up_a_new_version_and_a_replay_the_old_one(
     assert seen == [(0, {"old"}, ROWS), (1, {"new"}, ROWS), (1, {"new"}, ROWS)]
 
 
-def test_a_master_that_is_deleted_during_the_run(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("max_wait", [None, "1 hour"])
+def test_a_master_that_is_deleted_during_the_run(
+    spark: SparkSession, tmp_path: Path, max_wait: str | None
+) -> None:
     path = build(tmp_path / "m", "old")
     stream = FileStream(spark, tmp_path / "s", STREAM.schema)
-    out = enrich(stream.frame(), path, "k", memory="4MB")
+    out = enrich(stream.frame(), path, "k", memory="4MB", max_wait=max_wait)
     stream.send(STREAM)
     query = stream.start(out, "out", processingTime="0 seconds")
     query.processAllAvailable()
     shutil.rmtree(path)
     stream.send(STREAM)
-    with pytest.raises(StreamingQueryException, match="there is no master at"):
+    with pytest.raises(
+        StreamingQueryException, match=r"a task on \S+ cannot use the master: there is no"
+    ):
         query.processAllAvailable()
     assert not path.exists(), "a note must not bring back the directory"
 
@@ -118,5 +154,12 @@ def test_a_master_that_a_task_cannot_open(spark: SparkSession, tmp_path: Path) -
     path = build(tmp_path / "m", "old")
     out = enrich(spark.createDataFrame(STREAM), path, "k", memory="4MB")
     (path / "v1" / "index").unlink()
-    with pytest.raises(PythonException, match=r"cannot open the master.*every executor must reach"):
+    with pytest.raises(PythonException, match=r"cannot use the master.*every executor must reach"):
         out.collect()
+
+
+def test_a_master_in_which_no_note_can_be_written(tmp_path: Path) -> None:
+    path = build(tmp_path / "m", "old")
+    (path / PINS).write_text("a file")
+    with pytest.raises(StoreError, match="micro-batch 3 cannot be written down"):
+        pinned_version(str(path), "q", 3)

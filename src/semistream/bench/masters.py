@@ -35,9 +35,12 @@ DEMAND = "demand"
 """Column of a master in frequency order: how many products sell less."""
 
 
-def master_path(workdir: Path, rows: int, seed: int, sold_by: int | None = None) -> Path:
+def master_path(
+    workdir: Path, rows: int, seed: int, sold_by: int | None = None, shards: int = 1
+) -> Path:
     """The place of a master; its name says all that it depends on."""
     order = "" if sold_by is None else f"-by-demand{sold_by}"
+    order += "" if shards == 1 else f"-{shards}shards"
     return workdir / f"products-{rows}-seed{seed}{order}-format{FORMAT}.master"
 
 
@@ -47,6 +50,7 @@ def product_master(
     *,
     seed: int = 0,
     sold_by: int | None = None,
+    shards: int = 1,
     io: str = "direct",
     report: Report | None = None,
 ) -> FileMaster:
@@ -55,7 +59,7 @@ def product_master(
     It lies in the order of its keys or, given the seed of a stream of sales in `sold_by`, with the
     products first that sell most in that stream; then it has a column `DEMAND` of four bytes more.
     """
-    path = master_path(workdir, rows, seed, sold_by)
+    path = master_path(workdir, rows, seed, sold_by, shards)
     source = products(rows, seed=seed)
     if sold_by is not None:
         source = _with_demand(source, rows, sold_by)
@@ -64,7 +68,9 @@ def product_master(
         shutil.rmtree(path, ignore_errors=True)
         frequency = None if sold_by is None else DEMAND
         try:
-            build_master(path, source, "product_id", frequency=frequency, report=report)
+            build_master(
+                path, source, "product_id", frequency=frequency, shards=shards, report=report
+            )
         except StoreError:
             # Another run may have put the same master in place meanwhile.
             if not _is_sound(path, rows, source.schema):

@@ -69,6 +69,7 @@ class Tables:
     """What every system is given: the same products in the form that it reads."""
 
     master: Path
+    sharded: Path
     products: DataFrame
     bucketed: DataFrame
     memory: str
@@ -85,6 +86,10 @@ def _drained(stream: DataFrame, tables: Tables) -> DataFrame:
 
 def _waiting(stream: DataFrame, tables: Tables) -> DataFrame:
     return enrich(stream, tables.master, KEY, memory=tables.memory, max_wait=tables.max_wait)
+
+
+def _by_shard(stream: DataFrame, tables: Tables) -> DataFrame:
+    return enrich(stream, tables.sharded, KEY, memory=tables.memory, by_shard=True)
 
 
 def _sort_merge(stream: DataFrame, tables: Tables) -> DataFrame:
@@ -120,10 +125,15 @@ SYSTEMS: dict[str, System] = {
     "spark-broadcast-stream": _broadcast,
     "spark-bucketed": _bucketed,
     "spark-identity": _identity,
+    "semistream-by-shard": _by_shard,
 }
 """What is compared. `spark-identity` joins nothing: rows go to Python and come back."""
 
 IDENTITY = "spark-identity"
+BY_SHARD = "semistream-by-shard"
+
+USUAL = tuple(name for name in SYSTEMS if name != BY_SHARD)
+"""What is compared unless systems are named: by shard needs a master of its own."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +144,7 @@ class SparkOptions:
     batch_rows: tuple[int, ...] = (10_000, 100_000)
     memory: str = "5%"
     skew: float = 1
-    systems: tuple[str, ...] = field(default_factory=lambda: tuple(SYSTEMS))
+    systems: tuple[str, ...] = field(default_factory=lambda: USUAL)
     seconds: float = 10.0
     max_wait: str = "2 seconds"
     seed: int = 1
@@ -223,9 +233,13 @@ def run_spark(
     tell(f"the master of {options.rows:,} rows, and the same as Parquet files for Spark")
     with product_master(workdir, options.rows, io="buffered"):
         pass
+    shards = tasks if BY_SHARD in options.systems else 1
+    with product_master(workdir, options.rows, shards=shards, io="buffered"):
+        pass
     files = product_files(workdir, options.rows)
     tables = Tables(
         master_path(workdir, options.rows, seed=0),
+        master_path(workdir, options.rows, seed=0, shards=shards),
         session.read.parquet(str(files)),
         _bucketed_table(session, files, options, BUCKETS_PER_CORE * tasks),
         options.memory,
@@ -247,6 +261,7 @@ def run_spark(
             shutil.rmtree(folder)
             # Notes of a query that will not be started again.
             shutil.rmtree(tables.master / PINS, ignore_errors=True)
+            shutil.rmtree(tables.sharded / PINS, ignore_errors=True)
 
 
 def _bucketed_table(

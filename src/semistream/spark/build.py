@@ -1,35 +1,41 @@
 """Building a master from a DataFrame: rows are packed, sorted and written by Spark's tasks.
 
-Tasks pack the rows of their partition, as one blob of bytes a shard and batch, since Spark moves a
-few large values many times faster than many small rows. Each shard then lies in one task, which
-sorts it within its memory and writes its pages. The driver publishes the master.
+Two jobs. In the first, tasks pack the rows of their partition and write them, ordered by shard,
+into a file of their own in the folder of the build, which all executors reach anyway. Only where
+they lie goes back to the driver: rows that took the way through Spark's shuffle would be copied
+four times more. In the second job each shard is one task, which sorts its rows within its memory
+and writes its pages. The driver publishes the master.
 
 A task may run twice, at the same time even. So each attempt writes into a folder of its own, and
-the driver takes the files of those whose result Spark took; the rest goes.
+only the files of those are used whose result Spark took; the rest goes.
 """
 
 from __future__ import annotations
 
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
 from semistream.core.budget import parse_bytes, type_of_size
 from semistream.core.errors import OptionError, StoreError
-from semistream.spark.schemas import arrow_schema, shaped
-from semistream.store.build import begun, put_in_place
-from semistream.store.sorting import PACKED, sort_rows
+from semistream.spark.schemas import arrow_schema, shaped, spark_schema
+from semistream.store.build import put_in_place
+from semistream.store.classes import ClassWriter
+from semistream.store.sorting import BATCH_ROWS, sort_rows
 from semistream.store.writing import (
     VERSION,
     BuildPlan,
-    Packed,
     WrittenShard,
     publish,
     shard_name,
@@ -37,21 +43,24 @@ from semistream.store.writing import (
 )
 
 _ATTEMPTS = "attempts"
+_ROWS = "rows"
+PARCEL_BYTES = 32 << 20
+"""Packed rows of a task that are ordered by shard and written at once, about."""
+
 _PARCELS = pa.schema(
     [
-        ("shard", pa.int32()),
         ("null_keys", pa.int64()),
         ("longest_row", pa.int64()),
-        ("rows", pa.binary()),  # null: none
+        ("shard", pa.int32()),  # null: only what the fields before it say
+        ("attempt", pa.string()),
+        ("begin", pa.int64()),
+        ("size", pa.int64()),
     ]
 )
-_PARCELS_SPARK = "shard int, null_keys bigint, longest_row bigint, rows binary"
 _RESULTS = pa.schema(
     [
         ("attempt", pa.string()),
-        ("longest_row", pa.int64()),
-        ("null_keys", pa.int64()),
-        ("shard", pa.int32()),  # null: only what the fields before it say
+        ("shard", pa.int32()),
         ("pages", pa.int64()),
         ("rows", pa.int64()),
         ("keys", pa.int64()),
@@ -59,11 +68,8 @@ _RESULTS = pa.schema(
         ("most_rows_per_page", pa.int64()),
         ("firsts", pa.binary()),
         ("continued", pa.binary()),
+        ("class_ends", pa.list_(pa.int64())),
     ]
-)
-_RESULTS_SPARK = (
-    "attempt string, longest_row bigint, null_keys bigint, shard int, pages bigint, rows bigint, "
-    "keys bigint, longest_run bigint, most_rows_per_page bigint, firsts binary, continued binary"
 )
 
 
@@ -76,86 +82,87 @@ def build_master(
     shards: int | None = None,
     fill: float = 1.0,
     memory: type_of_size = "512MB",
+    frequency: str | None = None,
     hash_bits: int = 64,
 ) -> None:
     """Sort, index and store a DataFrame as the master of joins, at a path that does not exist yet.
 
-    The same master as `semistream.build_master` makes of the same rows; `key`, `page_size`, `fill`
-    and `hash_bits` mean the same. `shards` is also the number of tasks that sort and write; without
-    it there is one for each of Spark's cores. `memory` bounds the sort of each of these tasks,
-    which goes to disk beyond it, beside the target.
+    The same master as `semistream.build_master` makes of the same rows; `key`, `page_size`, `fill`,
+    `frequency` and `hash_bits` mean the same. `shards` is also the number of tasks that sort and
+    write; without it there is one for each of Spark's cores. `memory` bounds the sort of each of
+    these tasks, which goes to disk beyond it, beside the target.
 
     `path` must be the same folder for the driver and all executors: a shared file system, or one
-    machine. A build that fails or is interrupted leaves nothing at `path`.
-
-    Rows too long for a page of 8 KiB are found out only while shards are written: unless
-    `page_size` allows for them, the DataFrame is then computed a second time.
+    machine. A build needs about three times the table's size there; one that fails or is
+    interrupted leaves nothing at `path`. The DataFrame is computed once.
     """
     if df.isStreaming:
         raise OptionError(
             "a master is built from a DataFrame that ends, and this one is a stream",
             hint="read it with spark.read instead of spark.readStream",
         )
-    spark = df.sparkSession
     plan = BuildPlan.of(
         arrow_schema(df.schema),
         key,
         page_size=page_size,
-        shards=spark.sparkContext.defaultParallelism if shards is None else shards,
+        shards=df.sparkSession.sparkContext.defaultParallelism if shards is None else shards,
         fill=fill,
         hash_bits=hash_bits,
+        frequency=frequency,
     )
     limit = parse_bytes(memory)
     with put_in_place(Path(path).absolute()) as directory:
-        parcels = df.mapInArrow(_Pack(plan), _PARCELS_SPARK)
-        _Build(spark, parcels, plan, limit, directory).run()
+        _Build(df, plan, limit, directory).run()
 
 
 class _Build:
     """One build, seen from the driver."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        parcels: DataFrame,
-        plan: BuildPlan,
-        memory_bytes: int,
-        directory: Path,
-    ) -> None:
-        self.spark = spark
-        self.parcels = parcels
+    def __init__(self, df: DataFrame, plan: BuildPlan, memory_bytes: int, directory: Path) -> None:
+        self.df = df
+        self.spark = df.sparkSession
         self.plan = plan
         self.memory_bytes = memory_bytes
         self.directory = directory
+        self.attempts = directory / _ATTEMPTS
 
     def run(self) -> None:
-        attempts = self.directory / _ATTEMPTS
-        attempts.mkdir()
-        page_bytes = self.plan.page_bytes_for(0)
-        results = self._write(page_bytes)
-        needed = self.plan.page_bytes_for(max((row.longest_row for row in results), default=0))
-        if needed != page_bytes:
-            page_bytes = needed
-            results = self._write(page_bytes)
+        self.attempts.mkdir()
+        parcels = self._run(self.df, _Pack(self.plan, self.attempts), _PARCELS)
+        longest_row = pc.max(parcels["longest_row"]).as_py() or 0
+        page_bytes = self.plan.page_bytes_for(longest_row)
+        wanted = parcels.filter(pc.is_valid(parcels["shard"]))
+        results = []
+        if wanted.num_rows:
+            tasks = self.spark.createDataFrame(wanted)
+            tasks = tasks.repartitionById(self.plan.shards, tasks["shard"])
+            write = _Write(self.plan, page_bytes, self.memory_bytes, self.attempts)
+            results = self._run(tasks, write, _RESULTS).to_pylist()
         (self.directory / VERSION).mkdir()
-        written = {row.shard: self._take(row, page_bytes) for row in results if row.pages}
-        shutil.rmtree(attempts, ignore_errors=True)
-        publish(
-            self.directory,
-            self.plan,
-            page_bytes,
-            written,
-            null_keys=sum(row.null_keys for row in results),
-            rejected_rows=0,
-        )
+        written = {result["shard"]: self._take(result, page_bytes) for result in results}
+        scratch = self.attempts / "classes"
+        scratch.mkdir()
+        with _class_writer(self.plan, scratch, self.memory_bytes) as classes:
+            if classes is not None:
+                for attempt in {result["attempt"] for result in results}:
+                    classes.add_all(self.attempts / attempt)
+            publish(
+                self.directory,
+                self.plan,
+                page_bytes,
+                written,
+                null_keys=pc.sum(parcels["null_keys"]).as_py() or 0,
+                rejected_rows=0,
+                classes=classes,
+            )
+        shutil.rmtree(self.attempts, ignore_errors=True)
 
-    def _write(self, page_bytes: int) -> list[Row]:
-        write = _Write(self.plan, page_bytes, self.memory_bytes, self.directory / _ATTEMPTS)
+    def _run(self, df: DataFrame, function: Any, schema: pa.Schema) -> pa.Table:
+        """What a function makes of a DataFrame, at the driver."""
         tag = f"semistream-build-{secrets.token_hex(8)}"
         self.spark.addTag(tag)
         try:
-            shuffled = self.parcels.repartitionById(self.plan.shards, self.parcels["shard"])
-            return shuffled.mapInArrow(write, _RESULTS_SPARK).collect()
+            return df.mapInArrow(function, spark_schema(schema)[0]).toArrow().cast(schema)
         except BaseException:
             # Tasks of an interrupted build would go on for nobody.
             self.spark.interruptTag(tag)
@@ -163,65 +170,92 @@ class _Build:
         finally:
             self.spark.removeTag(tag)
 
-    def _take(self, result: Row, page_bytes: int) -> WrittenShard:
-        name = shard_name(result.shard)
-        file = self.directory / _ATTEMPTS / result.attempt / name
+    def _take(self, result: dict[str, Any], page_bytes: int) -> WrittenShard:
+        name = shard_name(result["shard"])
+        file = self.attempts / result["attempt"] / name
         size = file.stat().st_size if file.exists() else 0
-        if size != result.pages * page_bytes:
+        if size != result["pages"] * page_bytes:
             raise StoreError(
-                f"a task wrote {result.pages * page_bytes} bytes to {str(file)!r}, and the driver "
-                f"finds {size} there",
-                hint="the path must lead to the same folder on the driver and on all executors",
+                f"a task wrote {result['pages'] * page_bytes} bytes to {str(file)!r}, and the "
+                f"driver finds {size} there",
+                hint=_SHARED,
             )
         file.rename(self.directory / VERSION / name)
-        return WrittenShard(
-            pages=result.pages,
-            rows=result.rows,
-            keys=result.keys,
-            longest_run=result.longest_run,
-            most_rows_per_page=result.most_rows_per_page,
-            firsts=np.frombuffer(result.firsts, np.int64),
-            continued=np.frombuffer(result.continued, np.uint8),
-        )
+        values = {one.name: result[one.name] for one in fields(WrittenShard)}
+        values["firsts"] = np.frombuffer(result["firsts"], np.int64)
+        values["continued"] = np.frombuffer(result["continued"], np.uint8)
+        values["class_ends"] = tuple(result["class_ends"])
+        return WrittenShard(**values)
 
 
 # ---------------------------------------------------------------------------------- in the tasks
 
+_SHARED = "the path must lead to the same folder on the driver and on all executors"
+
+
+def _new_attempt(attempts: Path) -> Path:
+    """A folder for an attempt of a task."""
+    folder = attempts / secrets.token_hex(8)
+    try:
+        folder.mkdir()
+    except OSError as error:
+        raise StoreError(
+            f"a task on {socket.gethostname()} cannot write in {str(attempts)!r}: {error.strerror}",
+            hint=_SHARED,
+        ) from error
+    return folder
+
 
 @dataclass(frozen=True)
 class _Pack:
-    """Packs rows into parcels: the rows of one batch for one shard, in Arrow's stream format."""
+    """Packs the rows of a task into a file, and says where those of each shard lie in it.
+
+    A parcel is the rows of some batches for one shard, in Arrow's stream format.
+    """
 
     plan: BuildPlan
+    attempts: Path
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for packed in self.plan.pack(shaped(batch, self.plan.schema)):
-                yield self._parcels(packed)
+        folder = _new_attempt(self.attempts)
+        with pa.OSFile(str(folder / _ROWS), "wb") as file:
+            held: list[pa.RecordBatch] = []
+            size, null_keys, longest_row = 0, 0, 0
+            for batch in batches:
+                for packed in self.plan.pack(shaped(batch, self.plan.schema)):
+                    null_keys += packed.null_keys
+                    longest_row = max(longest_row, packed.longest_row)
+                    if packed.rows.num_rows:
+                        held.append(packed.rows)
+                        size += packed.rows.nbytes
+                    if size >= PARCEL_BYTES:
+                        yield self._written(held, file, folder.name)
+                        held, size = [], 0
+            if held:
+                yield self._written(held, file, folder.name)
+        yield _records(_PARCELS, [(null_keys, longest_row, None, None, None, None)])
 
-    def _parcels(self, packed: Packed) -> pa.RecordBatch:
-        rows = packed.rows
+    def _written(
+        self, held: list[pa.RecordBatch], file: pa.NativeFile, attempt: str
+    ) -> pa.RecordBatch:
+        rows = pa.concat_batches(held)
         shard = rows.column("shard").to_numpy()
-        order = np.argsort(shard, kind="stable")
-        ordered = rows.take(pa.array(order)) if self.plan.shards > 1 else rows
-        shards, begins, counts = np.unique(shard[order], return_index=True, return_counts=True)
-        parcels: list[tuple[int, int, int, bytes | None]] = [
-            (shard, 0, packed.longest_row, _to_bytes(ordered.slice(begin, count)))
-            for shard, begin, count in zip(shards, begins, counts, strict=True)
-        ]
-        if packed.null_keys:
-            parcels.append((0, packed.null_keys, 0, None))
-        columns = zip(*parcels, strict=True) if parcels else [[]] * len(_PARCELS)
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, _PARCELS, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=_PARCELS)
+        if self.plan.shards > 1:
+            order = np.argsort(shard.astype(np.int16), kind="stable")  # which NumPy does by radix
+            rows, shard = rows.take(pa.array(order)), shard[order]
+        shards, begins, counts = np.unique(shard, return_index=True, return_counts=True)
+        parcels = []
+        for number, begin, count in zip(shards, begins, counts, strict=True):
+            at = file.tell()
+            with pa.ipc.new_stream(file, rows.schema) as writer:
+                writer.write_batch(rows.slice(begin, count))
+            parcels.append((0, 0, number, attempt, at, file.tell() - at))
+        return _records(_PARCELS, parcels)
 
 
 @dataclass(frozen=True)
 class _Write:
-    """Sorts the rows of its shards and writes their pages, in a folder of this attempt's own.
-
-    Where a row does not fit the pages, nothing is written: the length of the longest is the result.
-    """
+    """Sorts the rows of its shards and writes their pages, in a folder of this attempt's own."""
 
     plan: BuildPlan
     page_bytes: int
@@ -229,49 +263,52 @@ class _Write:
     attempts: Path
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        attempt = secrets.token_hex(8)
-        folder = self.attempts / attempt
-        folder.mkdir()
+        parcels = [row for batch in batches for row in batch.to_pylist()]
+        if not parcels:
+            return
+        folder = _new_attempt(self.attempts)
         scratch = folder / "sort"
         scratch.mkdir()
-        content = _Content()
         ordered = sort_rows(
-            content.of(batches), scratch, self.memory_bytes, by_row=self.plan.sorts_by_row
+            self._rows(parcels),
+            scratch,
+            self.memory_bytes,
+            by_row=self.plan.sorts_by_row,
+            by_frequency=self.plan.frequency is not None,
         )
-        found = []
-        with closing(ordered):
-            rows = begun(ordered)
-            if self.plan.fits(content.longest_row, self.page_bytes):
-                found = list(write_shards(rows, folder, self.plan, self.page_bytes))
+        with closing(ordered), _class_writer(self.plan, folder, self.memory_bytes) as classes:
+            found = list(write_shards(ordered, folder, self.plan, self.page_bytes, classes))
         shutil.rmtree(scratch, ignore_errors=True)
-        about = {"attempt": attempt, "longest_row": content.longest_row}
-        results = [{**about, "null_keys": content.null_keys}]
+        results = []
         for shard, written in found:
             plain = {**vars(written), "firsts": written.firsts.tobytes()}
             plain["continued"] = written.continued.tobytes()
-            results.append({**about, "null_keys": 0, "shard": shard, **plain})
+            results.append({"attempt": folder.name, "shard": shard, **plain})
         yield pa.RecordBatch.from_pylist(results, schema=_RESULTS)
 
-
-@dataclass
-class _Content:
-    """What parcels hold, found out while they are opened."""
-
-    null_keys: int = 0
-    longest_row: int = 0
-
-    def of(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.null_keys += int(batch.column("null_keys").to_numpy().sum())
-            longest = int(batch.column("longest_row").to_numpy().max(initial=0))
-            self.longest_row = max(self.longest_row, longest)
-            for blob in batch.column("rows").drop_null():
-                yield pa.ipc.open_stream(blob.as_buffer()).read_next_batch()
+    def _rows(self, parcels: list[dict[str, Any]]) -> Iterator[pa.RecordBatch]:
+        by_file = sorted(parcels, key=lambda parcel: (parcel["attempt"], parcel["begin"]))
+        for attempt, group in groupby(by_file, key=lambda parcel: parcel["attempt"]):
+            with pa.memory_map(str(self.attempts / attempt / _ROWS)) as file:
+                for parcel in group:
+                    file.seek(parcel["begin"])
+                    rows = pa.ipc.open_stream(file.read_buffer(parcel["size"])).read_next_batch()
+                    # In portions: DuckDB's threads each take one.
+                    for start in range(0, rows.num_rows, BATCH_ROWS):
+                        yield rows.slice(start, BATCH_ROWS)
 
 
-def _to_bytes(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, PACKED) as writer:
-        writer.write_batch(rows)
-    blob: bytes = sink.getvalue().to_pybytes()
-    return blob
+@contextmanager
+def _class_writer(plan: BuildPlan, folder: Path, memory_bytes: int) -> Iterator[ClassWriter | None]:
+    """What takes the classes of keys, where rows are in frequency order."""
+    if plan.frequency is None:
+        yield None
+        return
+    with closing(ClassWriter(folder, memory_bytes)) as classes:
+        yield classes
+
+
+def _records(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(c, field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

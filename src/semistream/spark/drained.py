@@ -58,7 +58,8 @@ class DrainedJoin:
                 # Rows in = matched + unmatched + dead + waiting.
                 early = dead.rows - dead.unmatched
                 did = replace(did, rows_in=did.rows_in + early, rows_unmatched=0)
-            record(self.accumulator, recipe, held.version, did, dead.rows, hot)
+            most = operator.master.manifest.longest_run
+            record(self.accumulator, recipe, held.version, did, dead.rows, hot, most)
 
     def _rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = self.recipe.stream_schema

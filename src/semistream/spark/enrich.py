@@ -23,6 +23,7 @@ from semistream.spark.metrics import JOIN_NAME, new_accumulator
 from semistream.spark.packing import PACKED, Packer
 from semistream.spark.retry import retried
 from semistream.spark.schemas import arrow_schema, spark_schema
+from semistream.spark.versions import tidy
 from semistream.spark.waiting import held_back
 from semistream.spark.worker import MARK, Recipe
 from semistream.store.file import open_master
@@ -64,7 +65,8 @@ def enrich(
 
     With `max_wait=None` every micro-batch is joined completely within itself. With a duration such
     as "10 seconds" rows of a stream may wait, as Spark's state, until reading their part of the
-    master is worth it, and never longer than that plus one trigger.
+    master is worth it, and never longer than that plus one trigger. In a run that ends
+    (`trigger(availableNow=True)`) none waits, and those leave that an earlier run left waiting.
 
     `dead_letters` names an extra column of the results: rows that cannot be processed (a null key,
     strings too long for the memory) come out with the reason there, all others with a null. Without
@@ -118,6 +120,8 @@ def enrich(
         nullable = [field.with_nullable(True) for field in output]
         output = pa.schema([*nullable, pa.field(dead_letters, pa.string())])
     spark_output, arrow_output = spark_schema(output)
+    if df.isStreaming:
+        tidy(df.sparkSession, path)
     recipe = Recipe(
         name=f"semistream-{next(_numbers)}",
         master=path,

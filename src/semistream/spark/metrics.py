@@ -23,7 +23,7 @@ from semistream.core.budget import format_bytes
 from semistream.core.errors import OptionError
 from semistream.core.hot_keys import HotKeys, merged
 from semistream.core.stats import JoinStats
-from semistream.spark.versions import micro_batch
+from semistream.spark.versions import micro_batch, query_run
 from semistream.spark.worker import Recipe, worker_name
 
 KEPT = 8
@@ -35,6 +35,9 @@ HOT_KEYS = 32
 WAITING = -2
 """Stands for the micro-batch in records of rows that wait: they hold until the next such record,
 since a part of the stream without news has no task that could speak for it."""
+
+CACHES = ("cache", "buffer pool", "R-buffer", "non-swappable part")
+"""What the joins call the part of their memory that holds master rows or pages."""
 
 JOIN_NAME = "_semistream_join"
 """The attribute of a DataFrame that `enrich` returned, by which its statistics are found."""
@@ -52,7 +55,12 @@ class TaskKey(NamedTuple):
 
 @dataclass(frozen=True)
 class TaskRecord:
-    """What one task did, and with which version of the master."""
+    """What one task did, and with which version of the master.
+
+    `most_partners` is the number of master rows of the most frequent key, `failures` that of
+    attempts that failed before this one. `run` and `since_batch` are there for rows that wait: the
+    query's run that says so, and since which micro-batch.
+    """
 
     worker: str
     version: int
@@ -63,6 +71,10 @@ class TaskRecord:
     sampled_rows: int = 0
     oldest_ms: int | None = None
     master: str = ""
+    most_partners: int = 0
+    failures: int = 0
+    run: str = ""
+    since_batch: int = -1
 
 
 @dataclass
@@ -70,9 +82,11 @@ class BatchStats:
     """What the tasks of one micro-batch did together; `batch` is -1 for a batch DataFrame.
 
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
-    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters.
-    `hot_keys` are the keys that occurred most among `sampled_rows` rows, with their counts.
-    `oldest_ms` is when the oldest row that waits between micro-batches came, since 1970.
+    it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters,
+    `failures` attempts of tasks that failed and were repeated. No stream row can have more partners
+    than `most_partners`. `hot_keys` are the keys that occurred most among `sampled_rows` rows, with
+    their counts. `oldest_ms` is when the oldest row that waits between micro-batches came, since
+    1970.
     """
 
     batch: int
@@ -84,6 +98,8 @@ class BatchStats:
     hot_keys: dict[str, int] = field(default_factory=dict)
     sampled_rows: int = 0
     oldest_ms: int | None = None
+    most_partners: int = 0
+    failures: int = 0
 
     def metrics(self) -> dict[str, float]:
         """The figures under the names that lookup joins elsewhere use."""
@@ -94,11 +110,13 @@ class BatchStats:
             "hitCount": join.hits,
             "missCount": join.misses,
             "loadCount": join.requests,
+            "numLoadFailures": self.failures,
             "latestLoadTime": round(join.time_io_s * 1000, 3),
             "numCachedRecords": join.cached_rows,
-            "numCachedBytes": join.bytes_by_component.get("cache", 0),
+            "numCachedBytes": sum(join.bytes_by_component.get(name, 0) for name in CACHES),
             "numProbeSideRecordsBuffered": join.rows_waiting,
             "numUnmatchedProbeRecords": join.rows_unmatched,
+            "maxJoinFanOut": self.most_partners if self.pairs else 0,
             "avgJoinFanOut": self.pairs / join.rows_matched if join.rows_matched else 0.0,
             "numDeadLetters": self.dead_rows,
             "numShedRecords": join.rows_shed,
@@ -163,10 +181,13 @@ def record(
     did: JoinStats,
     dead_rows: int,
     hot: HotKeys,
+    most_partners: int,
 ) -> None:
     """Called by a task at its end."""
     context = TaskContext.get()
-    partition = 0 if context is None else context.partitionId()
+    partition, failures = 0, 0
+    if context is not None:
+        partition, failures = context.partitionId(), context.attemptNumber()
     query, batch = micro_batch() or (recipe.name, -1)
     done = TaskRecord(
         worker_name(),
@@ -177,6 +198,8 @@ def record(
         hot.top(HOT_KEYS),
         hot.sampled,
         master=recipe.master,
+        most_partners=most_partners,
+        failures=failures,
     )
     accumulator.add({TaskKey(query, batch, partition): done})
 
@@ -185,8 +208,15 @@ def record_waiting(
     accumulator: Accumulator[type_of_records], part: int, rows: int, oldest_ms: int | None
 ) -> None:
     """Called by a task when the rows that wait in a part of the stream may be others."""
-    query, _ = micro_batch() or ("", 0)
-    waiting = TaskRecord(f"part {part}", 0, JoinStats(rows_waiting=rows), oldest_ms=oldest_ms)
+    query, batch = micro_batch() or ("", 0)
+    waiting = TaskRecord(
+        f"part {part}",
+        0,
+        JoinStats(rows_waiting=rows),
+        oldest_ms=oldest_ms,
+        run=query_run(),
+        since_batch=batch,
+    )
     accumulator.add({TaskKey(query, WAITING, part): waiting})
 
 
@@ -234,7 +264,7 @@ def _summed(
     latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
     records = [one for key, one in found if key.batch == latest]
     join = sum_of_tasks(records)
-    join.rows_waiting += sum(one.stats.rows_waiting for key, one in found if key.batch == WAITING)
+    join.rows_waiting += _rows_waiting(one for key, one in found if key.batch == WAITING)
     return BatchStats(
         batch=latest,
         tasks=len(records),
@@ -247,7 +277,16 @@ def _summed(
         oldest_ms=min(
             (one.oldest_ms for _, one in found if one.oldest_ms is not None), default=None
         ),
+        most_partners=max((one.most_partners for one in records), default=0),
+        failures=sum(one.failures for one in records),
     )
+
+
+def _rows_waiting(records: Iterable[TaskRecord]) -> int:
+    """Summed over the parts; what an earlier run of the query said holds no more."""
+    records = list(records)
+    latest = max(records, key=lambda one: one.since_batch, default=None)
+    return sum(one.stats.rows_waiting for one in records if latest and one.run == latest.run)
 
 
 def _pairs(one: TaskRecord) -> int:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from semistream.kernels.pages import shards_of
 from semistream.spark.schemas import shaped
-from semistream.spark.worker import Recipe
+from semistream.spark.worker import Recipe, on_this_host
 from semistream.store.file import open_master
 from semistream.store.keys import KeySpec
 
@@ -87,7 +87,7 @@ class Packer:
 
 @lru_cache(maxsize=8)
 def _packing_of(master: str, version: int, buckets: int) -> tuple[KeySpec, npt.NDArray[np.int64]]:
-    with open_master(master, version=version) as opened:
+    with on_this_host(), open_master(master, version=version) as opened:
         return opened.spec, opened.borders(buckets)
 
 

@@ -15,6 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.stats import JoinStats
+from semistream.spark.heartbeat import HEARTBEAT
 from semistream.spark.metrics import BatchStats, listen, summed, summed_by_join
 from semistream.spark.sources import rows_behind
 
@@ -126,11 +127,13 @@ class Recorder(StreamingQueryListener):
 
     def onQueryProgress(self, event: Any) -> None:
         progress = event.progress
-        counted = [rows_behind(one.latestOffset, one.endOffset) for one in progress.sources]
+        # Beats, which wake rows that wait, are no rows of the stream.
+        sources = [one for one in progress.sources if HEARTBEAT not in (one.description or "")]
+        counted = [rows_behind(one.latestOffset, one.endOffset) for one in sources]
         behind = [rows for rows in counted if rows is not None]
         batch = MicroBatch(
             batch=progress.batchId,
-            rows_in=progress.numInputRows,
+            rows_in=sum(one.numInputRows for one in sources),
             ended_ns=self._clock.now_ns(),
             durations_ms=dict(progress.durationMs),
             stats=summed(str(progress.id), progress.batchId),

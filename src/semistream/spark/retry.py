@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
@@ -32,10 +33,11 @@ from semistream.core.hot_keys import HotKeys
 from semistream.core.stats import JoinStats
 from semistream.joins.api import run
 from semistream.spark.dead import DeadLetters
+from semistream.spark.heartbeat import heartbeat
 from semistream.spark.metrics import record, record_waiting, type_of_records
 from semistream.spark.packing import PACKED, Packer, pack, unpack, unpacked
 from semistream.spark.schemas import spark_schema
-from semistream.spark.waiting import checked_parts, heartbeat
+from semistream.spark.waiting import NOW, checked_parts
 from semistream.spark.worker import MARK, Held, Recipe, borrowed
 
 BEAT_MS = 1000
@@ -96,8 +98,9 @@ class RetryRoom(StatefulProcessor):
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
         """Called by Spark with the packed rows of a part that came in a micro-batch."""
-        now_ms = timerValues.getCurrentProcessingTimeInMs()
-        values = [data for frame in rows for data in frame["data"].tolist() if len(data)]
+        frames = list(rows)
+        now_ms = int(frames[0][NOW].iloc[0])
+        values = [data for frame in frames for data in frame["data"].tolist() if len(data)]
         with borrowed(self.recipe) as held:
             work = _Work(self, held, self._opened(), now_ms)
             for result in work.results(values):
@@ -113,7 +116,10 @@ class RetryRoom(StatefulProcessor):
             self._did.append(work.did())
             self._dead_rows += work.dead.rows
             total = JoinStats.total(self._did).with_holdings_of(self._did[-1])
-            record(self.accumulator, self.recipe, held.version, total, self._dead_rows, work.hot)
+            most = held.operator.master.manifest.longest_run
+            record(
+                self.accumulator, self.recipe, held.version, total, self._dead_rows, work.hot, most
+            )
         deadlines = [segment.deadline_ms for segment in work.ledger.segments]
         oldest_ms = min(deadlines) - self.recipe.retry_ms if deadlines else None
         record_waiting(self.accumulator, int(key[0]), work.ledger.rows, oldest_ms)
@@ -257,7 +263,8 @@ def retried(
     schema = spark_schema(PACKED)[0]
     packed = df.mapInArrow(Packer(recipe, parts), schema)
     packed = packed.unionByName(heartbeat(df.sparkSession, parts, BEAT_MS))
+    packed = packed.withColumn(NOW, F.unix_millis(F.current_timestamp()))
     results = packed.groupBy("part").transformWithStateInPandas(
-        RetryRoom(recipe, accumulator), schema, outputMode="Append", timeMode="ProcessingTime"
+        RetryRoom(recipe, accumulator), schema, outputMode="Append", timeMode="None"
     )
     return results.mapInArrow(Unpacked(recipe.output_schema), output)

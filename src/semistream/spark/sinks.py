@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -99,6 +99,8 @@ def sink_files(folder: str | Path) -> list[Path]:
 PROGRESS_TABLE = "semistream_progress"
 _ATTEMPT = "semistream_attempt"
 _STAGE = "semistream_stage"
+_LAST_COPIES = "5s"
+"""How long to wait for the copies of tasks that are ending before their table is left for later."""
 _DONE = pa.schema([("attempt", pa.int64()), ("rows", pa.int64())])
 _DONE_SPARK = "attempt bigint, rows bigint"
 
@@ -116,6 +118,9 @@ def postgres_sink(
     then moves them into the target and notes the micro-batch in `semistream_progress`, in one
     transaction: a micro-batch that is repeated after a crash changes nothing. A query is known by
     the id in its checkpoint; one with a fresh checkpoint begins anew.
+
+    A table of the tasks that a killed driver left behind goes with the next micro-batch of any such
+    sink in the same schema: who works on one holds an advisory lock on its name.
 
     `uri` is PostgreSQL's own (`postgresql://user@host/database`), reachable from the executors.
     """
@@ -150,20 +155,27 @@ class PostgresSink:
                 "(query text PRIMARY KEY, batch bigint NOT NULL)"
             )
             connection.commit()
+            self._sweep(connection, cursor)
             if self._last_batch(cursor, query) >= batch_id:
                 return
             stage = f"{_STAGE}_{query.replace('-', '')}_{secrets.token_hex(4)}"
-            self._make_tables(cursor, query, stage, rows_schema)
-            connection.commit()
-            copy = _CopyRows(self.uri, self.schema, stage, rows_schema)
-            done = df.mapInArrow(copy, _DONE_SPARK).collect()
-            self._move(cursor, stage, rows_schema.names, done)
-            cursor.execute(
-                f"INSERT INTO {self._name(PROGRESS_TABLE)} VALUES ('{query}', {int(batch_id)}) "
-                "ON CONFLICT (query) DO UPDATE SET batch = excluded.batch"
-            )
-            cursor.execute(f"DROP TABLE {self._name(stage)}")
-            connection.commit()
+            cursor.execute(f"SELECT pg_advisory_lock({_lock_of(self.schema, stage)})")
+            try:
+                self._make_tables(cursor, stage, rows_schema)
+                connection.commit()
+                copy = _CopyRows(self.uri, self.schema, stage, rows_schema)
+                done = df.mapInArrow(copy, _DONE_SPARK).collect()
+                self._move(cursor, stage, rows_schema.names, done)
+                cursor.execute(
+                    f"INSERT INTO {self._name(PROGRESS_TABLE)} VALUES ('{query}', {int(batch_id)}) "
+                    "ON CONFLICT (query) DO UPDATE SET batch = excluded.batch"
+                )
+                cursor.execute(f"DROP TABLE {self._name(stage)}")
+                connection.commit()
+            except BaseException:
+                # Also where the query is stopped in the middle.
+                self._drop(connection, cursor, stage)
+                raise
 
     def _name(self, table: str) -> str:
         return f"{quoted(self.schema)}.{quoted(table)}"
@@ -173,14 +185,32 @@ class PostgresSink:
         found = cursor.fetchone()
         return -1 if found is None else int(found[0])
 
-    def _make_tables(self, cursor: Any, query: str, stage: str, rows: pa.Schema) -> None:
-        """The tasks' table, without those that crashes left behind, and the target if missing."""
+    def _sweep(self, connection: Any, cursor: Any) -> None:
+        """Drop tables of tasks whose driver is gone: nobody holds the lock on their names."""
         cursor.execute(
             f"SELECT tablename FROM pg_tables WHERE schemaname = {_text(self.schema)} "
-            f"AND tablename LIKE '{_STAGE}_{query.replace('-', '')}_%'"
+            f"AND starts_with(tablename, '{_STAGE}_')"
         )
         for (left,) in cursor.fetchall():
-            cursor.execute(f"DROP TABLE {self._name(left)}")
+            lock = _lock_of(self.schema, left)
+            cursor.execute(f"SELECT pg_try_advisory_lock({lock})")
+            if cursor.fetchone()[0]:
+                self._drop(connection, cursor, left)
+                cursor.execute(f"SELECT pg_advisory_unlock({lock})")
+
+    def _drop(self, connection: Any, cursor: Any, stage: str) -> None:
+        """Drop a table of tasks, unless some of them still copy into it: a later sweep takes it."""
+        with suppress(_driver().Error):
+            connection.rollback()
+            cursor.execute(f"SET LOCAL lock_timeout = '{_LAST_COPIES}'")
+            cursor.execute(f"DROP TABLE IF EXISTS {self._name(stage)}")
+            connection.commit()
+            return
+        with suppress(_driver().Error):
+            connection.rollback()
+
+    def _make_tables(self, cursor: Any, stage: str, rows: pa.Schema) -> None:
+        """The tasks' table, and the target if missing."""
         # Its column types are those that the copies come in.
         cursor.adbc_ingest("semistream_shape", rows.empty_table(), mode="create", temporary=True)
         cursor.execute(
@@ -294,6 +324,11 @@ def quoted(name: str) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(quoted, names))
+
+
+def _lock_of(schema: str, stage: str) -> str:
+    """The number, in SQL, of the advisory lock on a table of tasks."""
+    return f"hashtextextended({_text(f'{schema}.{stage}')}, 0)"
 
 
 def _text(value: str) -> str:

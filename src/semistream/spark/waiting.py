@@ -6,15 +6,18 @@ within the micro-batch, when
 
 - reading the bucket's pages is worth it: there are enough rows for every page, or
 - one of them has waited as long as it may, or
-- more rows wait than the state should hold: the fullest buckets leave first.
+- more rows wait than the state should hold: the fullest buckets leave first, or
+- the run is one that ends (`availableNow`): nothing waits for a run that may never come.
 
 State of a part: one record that lists the segments of every bucket, and a map from segment to
 packed rows. A row is written once and read once, so that a micro-batch costs what comes and what
 leaves, however many rows wait.
 
-What leaves depends on nothing but the state, the rows that came, the version of the master that the
-micro-batch sees, and its recorded time. So a replay after a crash lets the same rows go, which
-every exactly-once sink relies on.
+What leaves depends on nothing but the state, the rows and beats that came, the version of the
+master that the micro-batch sees, and its time, which Spark writes down before it begins. So a
+replay after a crash lets the same rows go, which every exactly-once sink relies on. There are no
+timers: a query with timers runs micro-batches one after the other, for ever. A heartbeat makes
+micro-batches happen while nothing comes.
 """
 
 from __future__ import annotations
@@ -31,20 +34,31 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from semistream.core.errors import OptionError, SchemaError
+from semistream.spark.heartbeat import LAST_RUN, heartbeat
 from semistream.spark.metrics import record_waiting, type_of_records
 from semistream.spark.packing import PACKED, Packer
 from semistream.spark.schemas import spark_schema
 from semistream.spark.worker import Recipe
 from semistream.store.manifest import read_manifest
 
-BUCKETS = 16
-"""Ranges of pages in a part: many small ones cost calls, few large ones wait for less."""
+BUCKETS = 4
+"""Ranges of pages in a part. A bucket costs three calls of Spark's state in a micro-batch, a
+millisecond and more each; many pay only for streams that move through the master's keys."""
 
 WORTH_ROWS_PER_PAGE = 4.0
 """Rows per page of a bucket for which reading it is worth it at once."""
 
 MOST_BYTES = 256_000_000
 """Packed rows that may wait in a part."""
+
+CALL_BYTES = 32_000_000
+"""Packed rows that leave in one frame, about."""
+
+NOW = "now"
+"""The column with the time of the micro-batch, in milliseconds."""
+
+Value = tuple[int, bytes]
+"""A packed value behind the number of rows in it."""
 
 
 @dataclass
@@ -71,12 +85,12 @@ class Bucket:
 
 @dataclass
 class Ledger:
-    """What waits in a part; the decisions. `timer_ms` is when Spark will wake the part, or 0."""
+    """What waits in a part; the decisions. In a run that `ends` nothing waits."""
 
     schema: str
     buckets: dict[int, Bucket] = field(default_factory=dict)
     next_segment: int = 0
-    timer_ms: int = 0
+    ends: bool = False
 
     @property
     def rows(self) -> int:
@@ -97,7 +111,7 @@ class Ledger:
         leave = {
             number
             for number, bucket in self.buckets.items()
-            if bucket.deadline_ms <= now_ms or bucket.rows >= worth
+            if self.ends or bucket.deadline_ms <= now_ms or bucket.rows >= worth
         }
         stay = [number for number in self.buckets if number not in leave]
         excess = sum(self.buckets[number].size_bytes for number in stay) - MOST_BYTES
@@ -111,68 +125,70 @@ class Ledger:
     def to_json(self) -> str:
         """The ledger as it is kept in the state."""
         listed = {str(number): bucket.segments for number, bucket in self.buckets.items()}
-        return json.dumps([self.schema, listed, self.next_segment, self.timer_ms])
+        return json.dumps([self.schema, listed, self.next_segment, self.ends])
 
     @classmethod
     def from_json(cls, text: str) -> Ledger:
         """The ledger that `to_json` wrote."""
-        schema, listed, next_segment, timer_ms = json.loads(text)
+        schema, listed, next_segment, ends = json.loads(text)
         buckets = {int(number): Bucket(segments) for number, segments in listed.items()}
-        return cls(schema, buckets, next_segment, timer_ms)
+        return cls(schema, buckets, next_segment, ends)
 
 
 class WaitingRoom(StatefulProcessor):
-    """Spark's side of it: state, timers, and packed rows in and out."""
+    """Spark's side of it: state, and packed rows in and out.
+
+    Rows are let go `early_ms` before they must: no micro-batch need come sooner than that.
+    """
 
     def __init__(
-        self, recipe: Recipe, accumulator: Accumulator[type_of_records], wait_ms: int, parts: int
+        self,
+        recipe: Recipe,
+        accumulator: Accumulator[type_of_records],
+        wait_ms: int,
+        early_ms: int,
+        parts: int,
     ) -> None:
         self.recipe = recipe
         self.accumulator = accumulator
         self.wait_ms = wait_ms
+        self.early_ms = early_ms
         self.parts = parts
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark before the first row of a task."""
-        self.handle = handle
         self.ledger = handle.getValueState("ledger", "ledger string")
         self.segments = handle.getMapState("segments", "segment long", "data binary")
 
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """Called by Spark with the packed rows of a part that came in a micro-batch."""
-        now_ms = timerValues.getCurrentProcessingTimeInMs()
+        """Called by Spark with the packed rows and beats of a part that came in a micro-batch."""
         ledger = self._opened()
-        came: dict[int, list[bytes]] = {}
-        counts: dict[int, int] = {}
+        came: dict[int, list[Value]] = {}
+        now_ms = 0
         for frame in rows:
+            now_ms = int(frame[NOW].iloc[0])
             columns = (frame["bucket"].tolist(), frame["count"].tolist(), frame["data"].tolist())
             for bucket, count, data in zip(*columns, strict=True):
-                if count == 0:
-                    continue  # a heartbeat
-                came.setdefault(bucket, []).append(data)
-                counts[bucket] = counts.get(bucket, 0) + count
-        fresh: dict[int, bytes] = {}
+                if count > 0:
+                    came.setdefault(bucket, []).append((count, data))
+                else:
+                    ledger.ends = count == LAST_RUN
+        deadline_ms = now_ms + self.wait_ms - self.early_ms
+        fresh: dict[int, list[Value]] = {}
         for bucket, values in sorted(came.items()):
-            data = b"".join(values)
-            number = ledger.add(bucket, counts[bucket], len(data), now_ms + self.wait_ms)
-            fresh[number] = data
+            count = sum(count for count, _ in values)
+            size_bytes = sum(len(data) for _, data in values)
+            fresh[ledger.add(bucket, count, size_bytes, deadline_ms)] = values
         yield from self._leave(key, ledger, fresh, now_ms)
-
-    def handleExpiredTimer(
-        self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[pd.DataFrame]:
-        """Called by Spark when the deadline of a part has come."""
-        now_ms = timerValues.getCurrentProcessingTimeInMs()
-        yield from self._leave(key, self._opened(), {}, now_ms)
 
     def close(self) -> None:
         """Called by Spark at the end of a task."""
 
     def _opened(self) -> Ledger:
         schema = str(self.recipe.stream_schema.remove_metadata())
-        kept = self.ledger.get() if self.ledger.exists() else None
+        kept = self.ledger.get()
         if kept is None:
             return Ledger(schema)
         ledger = Ledger.from_json(kept[0])
@@ -187,24 +203,26 @@ class WaitingRoom(StatefulProcessor):
         return ledger
 
     def _leave(
-        self, key: Any, ledger: Ledger, fresh: dict[int, bytes], now_ms: int
+        self, key: Any, ledger: Ledger, fresh: dict[int, list[Value]], now_ms: int
     ) -> Iterator[pd.DataFrame]:
-        """Let go what is due, keep the rest, and say when to be woken."""
+        """Let go what is due and keep the rest."""
         manifest = read_manifest(self.recipe.master, self.recipe.current_version())
+        leaving: list[tuple[int, int, int, bytes]] = []
+        size = 0
         for number in ledger.due(now_ms, manifest.pages / (BUCKETS * self.parts)):
-            bucket = ledger.buckets.pop(number)
-            for segment, rows, _, _ in bucket.segments:
-                data = fresh.pop(segment) if segment in fresh else self._taken(segment)
-                yield pd.DataFrame(
-                    {"part": [key[0]], "bucket": [number], "count": [rows], "data": [data]}
-                )
-        for segment, data in fresh.items():
-            self.segments.updateValue((segment,), (data,))
-        waiting = ledger.buckets.values()
-        if waiting and ledger.timer_ms <= now_ms:
-            ledger.timer_ms = min(bucket.deadline_ms for bucket in waiting)
-            self.handle.registerTimer(ledger.timer_ms)
+            for segment, rows, _, _ in ledger.buckets.pop(number).segments:
+                values = fresh.pop(segment, None) or [(rows, self._taken(segment))]
+                leaving += ((key[0], number, count, data) for count, data in values)
+                size += sum(len(data) for _, data in values)
+                if size >= CALL_BYTES:
+                    yield pd.DataFrame(leaving, columns=PACKED.names)
+                    leaving, size = [], 0
+        if leaving:
+            yield pd.DataFrame(leaving, columns=PACKED.names)
+        for segment, values in fresh.items():
+            self.segments.updateValue((segment,), (b"".join(data for _, data in values),))
         self.ledger.update((ledger.to_json(),))
+        waiting = ledger.buckets.values()
         deadline_ms = min((bucket.deadline_ms for bucket in waiting), default=None)
         oldest_ms = None if deadline_ms is None else deadline_ms - self.wait_ms
         record_waiting(self.accumulator, int(key[0]), ledger.rows, oldest_ms)
@@ -226,11 +244,14 @@ def held_back(
     """The rows of a stream, packed, when they have waited enough."""
     parts = checked_parts(df.sparkSession, tasks)
     schema = spark_schema(PACKED)[0]
+    every_ms = beat_ms(wait_ms)
     packed = df.mapInArrow(Packer(recipe, parts, BUCKETS), schema)
-    packed = packed.unionByName(heartbeat(df.sparkSession, parts, wait_ms))
-    room = WaitingRoom(recipe, accumulator, wait_ms, len(parts))
+    packed = packed.unionByName(heartbeat(df.sparkSession, parts, every_ms))
+    # In a stream this is the time in Spark's log of the micro-batch, the same in a replay.
+    packed = packed.withColumn(NOW, F.unix_millis(F.current_timestamp()))
+    room = WaitingRoom(recipe, accumulator, wait_ms, every_ms, len(parts))
     return packed.groupBy("part").transformWithStateInPandas(
-        room, schema, outputMode="Append", timeMode="ProcessingTime"
+        room, schema, outputMode="Append", timeMode="None"
     )
 
 
@@ -246,20 +267,13 @@ def checked_parts(session: SparkSession, tasks: int) -> tuple[int, ...]:
     return even_ids(min(tasks, partitions), partitions)
 
 
-def heartbeat(session: SparkSession, parts: tuple[int, ...], wait_ms: int) -> DataFrame:
-    """A packed value without rows for every part, once a second or as often as rows may wait.
+def beat_ms(wait_ms: int) -> int:
+    """How often a stream needs a micro-batch if rows may wait so long.
 
-    After a restart Spark runs no micro-batch, and so no timer, before data comes: rows that wait in
-    the checkpoint would wait for it.
+    Not more than once a second: the query must be idle in between, or `processAllAvailable`, which
+    waits for such a moment, would not return.
     """
-    beats = session.readStream.format("rate").option("numPartitions", 1)
-    beats = beats.option("rowsPerSecond", max(1, round(1000 / max(wait_ms, 100))))
-    return beats.load().select(
-        F.explode(F.array(*(F.lit(part) for part in parts))).alias("part"),
-        F.lit(0).alias("bucket"),
-        F.lit(0).alias("count"),
-        F.lit(b"").alias("data"),
-    )
+    return max(wait_ms // 4, 1000)
 
 
 def even_ids(count: int, partitions: int) -> tuple[int, ...]:

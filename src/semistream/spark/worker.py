@@ -74,17 +74,15 @@ class Recipe:
     def current_version(self) -> int:
         """The version of the master for the task that asks."""
         batch = micro_batch()
-        return self.version if batch is None else pinned_version(self.master, *batch)
+        if batch is None:
+            return self.version
+        with on_this_host():
+            return pinned_version(self.master, *batch)
 
     def open(self, version: int, shard: int | None = None) -> FileMaster:
         """A version of the master, or of one of its shards."""
-        try:
+        with on_this_host():
             return open_master(Path(self.master), io=self.io, version=version, shard=shard)
-        except StoreError as error:
-            raise StoreError(
-                f"a task on {socket.gethostname()} cannot open the master: {error.message}",
-                hint="every executor must reach the same path; " + error.hint,
-            ) from error
 
     def make(self, version: int, shard: int | None = None) -> Operator:
         """The operator for the whole master, or for one of its shards."""
@@ -99,6 +97,18 @@ class Recipe:
             mark=MARK if self.marks else None,
             **self.options,
         )
+
+
+@contextmanager
+def on_this_host() -> Iterator[None]:
+    """Errors of the store in here say on which machine it was, and what every machine needs."""
+    try:
+        yield
+    except StoreError as error:
+        raise StoreError(
+            f"a task on {socket.gethostname()} cannot use the master: {error.message}",
+            hint="every executor must reach the same path; " + error.hint,
+        ) from error
 
 
 @dataclass

@@ -51,6 +51,13 @@ class ClassWriter:
         self._file.write(np.stack([keys, np.full(len(keys), class_)], axis=1).tobytes())
         self._count += len(keys)
 
+    def add_all(self, scratch: Path) -> None:
+        """Note all that another writer, which is closed, took in that directory."""
+        with (scratch / self._path.name).open("rb") as file:
+            while data := file.read(_BATCH_ROWS * _PAIR_BYTES):
+                self._file.write(data)
+                self._count += len(data) // _PAIR_BYTES
+
     def close(self) -> None:
         """Close the file of pairs; the directory that it lies in goes as a whole."""
         self._file.close()

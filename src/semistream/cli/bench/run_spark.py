@@ -74,7 +74,7 @@ def run_spark_command(
     Reports rows/s of warm micro-batches and where their time goes. Ends with code 1 if a result is
     not what DuckDB's join gives.
     """
-    from semistream.bench.spark import SETTINGS, SYSTEMS, SparkOptions, run_spark
+    from semistream.bench.spark import SETTINGS, USUAL, SparkOptions, run_spark
     from semistream.cli import streaming
 
     options = SparkOptions(
@@ -82,7 +82,7 @@ def run_spark_command(
         batch_rows=batch_rows,
         memory=memory,
         skew=skew,
-        systems=tuple(SYSTEMS) if systems == ("all",) else systems,
+        systems=USUAL if systems == ("all",) else systems,
         seconds=seconds,
         max_wait=max_wait,
         seed=seed,
