@@ -26,7 +26,7 @@ import psutil
 import pyarrow as pa
 
 from semistream.core.clock import Clock, SystemClock
-from semistream.core.errors import OptionError
+from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS
 from semistream.cost.frequencies import Frequencies
 from semistream.cost.model import far, looked_up

@@ -81,9 +81,9 @@ class Costs:
     switching buffer (c_B). The implementation has terms that the papers have not: `look_up` a key
     in the index, `find` a waiting row's key in its page (what c_H is to a join by index), `cached`
     a look-up in the cache H_R and `hit` the answer from it, a row `behind` others of its key (its
-    memory cannot be asked for ahead) or `far` (its page has left the processor's nearest caches when
-    it is joined, because the read buffer is large), `page` what a page costs beside its read, and `call` a round
-    of push and step.
+    memory cannot be asked for ahead), one that is `far` (its page has left the processor's nearest
+    caches when it is joined, because the read buffer is large), `page` what a page costs beside its
+    read, and `call` a round of push and step.
     """
 
     read: float
