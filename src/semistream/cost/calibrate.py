@@ -56,20 +56,20 @@ KNOWN_WEIGHT = 100.0
 
 PRIOR = Costs(
     read=5e-9,
-    append=6e-8,
-    expire=4e-8,
-    probe=1e-8,
-    result=1e-7,
-    compare=2e-8,
-    watch=1e-8,
-    look_up=4e-8,
-    find=1e-7,
-    cached=3e-8,
-    hit=5e-8,
-    behind=2e-8,
-    far=1e-7,
+    append=4e-8,
+    expire=1.5e-7,
+    probe=4e-8,
+    result=6e-8,
+    compare=5e-8,
+    watch=3e-8,
+    look_up=7e-8,
+    find=6e-8,
+    cached=2e-8,
+    hit=1e-7,
+    behind=3e-8,
+    far=2e-7,
     page=1e-6,
-    call=1e-4,
+    call=2e-4,
 )
 """What each unit cost is about, on machines of the last years."""
 
