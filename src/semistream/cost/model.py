@@ -151,6 +151,11 @@ def output_rows(workload: Workload, size_bytes: float) -> float:
     return max(size / max(workload.output_bytes, 1), 1.0)
 
 
+def cache_scratch(workload: Workload) -> float:
+    """Space in which a cached row's byte strings are put together."""
+    return float(workload.page_bytes if workload.strings else 0)
+
+
 def index_scratch(workload: Workload) -> float:
     """Work space of a join by index."""
     return 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 8 * workload.page_rows + 4096

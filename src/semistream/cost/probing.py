@@ -12,6 +12,7 @@ from semistream.cost.model import (
     LEAST_ROWS,
     CostModel,
     Plan,
+    cache_scratch,
     far,
     geometric,
     index_scratch,
@@ -198,6 +199,9 @@ class CachingModel(ProbingModel):
     caches = True
     threshold = True
     """Whether rows enter the cache by a threshold (c_F)."""
+
+    def further_parts(self, workload: Workload, memory_bytes: int, span: int) -> dict[str, float]:
+        return {"cache scratch": cache_scratch(workload)}
 
     def held(
         self, workload: Workload, left_bytes: float, span: int, settings: dict[str, Any]
