@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from semistream.joins.registry import JOINS
+from semistream.joins.registry import DISK_JOINS
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def master(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("name", JOINS)
+@pytest.mark.parametrize("name", DISK_JOINS)
 def test_resident_memory_stays_within_the_budget(master, name):
     rows = 300_000 if name == "inlj" else 4_000_000
     seen = run(JOIN, master, name, BUDGET, rows)

@@ -79,7 +79,7 @@ def test_shares_of_the_cache_as_printed_and_as_they_are() -> None:
     """The specification's figures for n_R = 2 M, h_R = 1000."""
     assert intake.share_by_zipf(1000, 2e6) == pytest.approx(0.496, abs=0.001)
     assert intake.printed_share(1000, 2e6) == pytest.approx(0.476, abs=0.001)
-    assert intake.printed_power(1000, 2e6) == pytest.approx(0.976, abs=0.02)
+    assert intake.printed_power(1000, 2e6) == pytest.approx(0.976, abs=0.001)
 
 
 def test_the_printed_intake_of_xhybridjoin_peaks_at_one_half() -> None:

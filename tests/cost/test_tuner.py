@@ -69,7 +69,7 @@ def test_the_least_memory_reaches_the_rate_and_less_does_not(join: str) -> None:
 
 def test_the_least_memory_of_meshjoin_in_closed_form() -> None:
     """w = λ·A(b) / (1 - λ·B) inserted in Eq. 1, for the chunk that bisection chose."""
-    rate = 100_000.0
+    rate = 0.4 * highest_rate("meshjoin", SMALL, 10 * MB, TYPICAL).rows_per_s
     found = least_memory("meshjoin", SMALL, rate, TYPICAL)
     plan, loop = found.prediction.plan, found.prediction.loop
     per_row = TYPICAL.loop_s(
@@ -107,7 +107,7 @@ def test_ranking() -> None:
     rates = [one.rows_per_s for one in by_rate]
     assert rates == sorted(rates, reverse=True)
     assert "memoryjoin" not in [one.join for one in by_rate]
-    by_memory = ranked(SMALL, PAPERS, rate=20_000, joins=("meshjoin", "sweepjoin"))
+    by_memory = ranked(SMALL, PAPERS, rate=100_000, joins=("meshjoin", "sweepjoin"))
     assert by_memory[0].join == "sweepjoin"
     with pytest.raises(UnknownNameError):
         highest_rate("quickjoin", SMALL, MB, TYPICAL)

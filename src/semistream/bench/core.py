@@ -323,6 +323,8 @@ def _settle(feed: _Feed, produced: Checksum, pages: int, longest_s: float, clock
             if spent_s > 0.2 and (read >= 3 * pages or spent_s > longest_s / 10):
                 break
         share = feed.operator.stats.since(before).hit_share
+        if share == 0:
+            return
         calm = calm + 1 if share <= last * 1.02 + 0.002 else 0
         last = share
 

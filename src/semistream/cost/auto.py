@@ -141,7 +141,8 @@ class AutoJoin(Operator):
     # What the base class asks of an algorithm; the join at work does it.
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
-        """Before the first row: check that some join can do with the memory."""
+        """Before the first row: check that the default can do with the memory, and choose."""
+        self._make(registry.DEFAULT).close()
         choice = self._choose(Frequencies.zipf(max(keys_of(self.master), 1), 0.0))
         self._start(choice)
         assert self._inner is not None
@@ -186,7 +187,15 @@ class AutoJoin(Operator):
             self._look(batch)
         if self._next is not None and not self._go_over():
             return 0
-        accepted = self.at_work.push(batch)
+        try:
+            accepted = self.at_work.push(batch)
+        except BudgetError:
+            # Long byte strings, seen now for the first time, may leave too little for the rest.
+            if self.at_work.name == registry.DEFAULT or self.at_work.stats.rows_in:
+                raise
+            refused = self.at_work.name
+            self._start(Choice(registry.DEFAULT, f"{refused} does not fit the memory"))
+            accepted = self.at_work.push(batch)
         self._since_look += accepted
         return accepted
 

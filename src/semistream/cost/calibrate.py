@@ -26,10 +26,10 @@ import psutil
 import pyarrow as pa
 
 from semistream.core.clock import Clock, SystemClock
-from semistream.core.errors import OptionError
+from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS
 from semistream.cost.frequencies import Frequencies
-from semistream.cost.model import looked_up
+from semistream.cost.model import far, looked_up
 from semistream.cost.units import COST_NAMES, Costs, Loop, ReadCost, UnitCosts, counted
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
@@ -41,32 +41,35 @@ ROWS = 300_000
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
 BATCH_ROWS = 65_536
-SIZES = (2_000_000, 16_000_000)
+SIZES = (1_200_000, 4_000_000, 16_000_000)
 """Memories at which joins are timed: within the processor's nearest caches, and beyond them."""
 
 SLICES = 3
 RUN_S = 0.15
-WARM_S = 0.1
+WARM_S, LONGEST_WARM_S = 0.1, 1.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
 PRIOR_WEIGHT = 0.02
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
+KNOWN_WEIGHT = 100.0
+
 PRIOR = Costs(
     read=5e-9,
-    append=6e-8,
-    expire=4e-8,
-    probe=1e-8,
-    result=1e-7,
-    compare=2e-8,
-    watch=1e-8,
-    look_up=4e-8,
-    find=1e-7,
-    cached=3e-8,
-    hit=5e-8,
-    behind=2e-8,
+    append=4e-8,
+    expire=1.5e-7,
+    probe=4e-8,
+    result=6e-8,
+    compare=5e-8,
+    watch=3e-8,
+    look_up=7e-8,
+    find=6e-8,
+    cached=2e-8,
+    hit=1e-7,
+    behind=3e-8,
+    far=2e-7,
     page=1e-6,
-    call=1e-4,
+    call=2e-4,
 )
 """What each unit cost is about, on machines of the last years."""
 
@@ -108,6 +111,10 @@ RUNS = (
     Run("partitionedjoin"),
     Run("memoryjoin"),
 )
+
+
+BEHIND_A_CACHE = ("cmeshjoin", "ssbj", "cachejoin", "optimisedxhybridjoin", "sweepjoin")
+"""Of these, joins with a cache of rows."""
 
 
 @dataclass(frozen=True)
@@ -214,9 +221,16 @@ def calibrate(
             streams = {skew: _stream(skew) for skew in {run.skew for run in RUNS}}
             for run in RUNS:
                 _time(master, run, max(sizes), streams[run.skew], clock, 0.0)
-            for size in sizes:
-                timed = [_time(master, run, size, streams[run.skew], clock, RUN_S) for run in RUNS]
-                costs, off = fit(timed, read["buffered"])
+            for size in sorted(sizes):
+                timed = []
+                for run in RUNS:
+                    try:
+                        timed.append(_time(master, run, size, streams[run.skew], clock, RUN_S))
+                    except BudgetError:  # a join that needs more than this size
+                        continue
+                # A call costs the same at every size, and is seen best where there are most.
+                known = {"call": fitted[0][1].call} if fitted else {}
+                costs, off = fit(timed, read["buffered"], known)
                 fitted.append((size, costs))
                 errors[str(size)] = off
                 tell(f"joins with {size:,} bytes: explained to {off:.0%}")
@@ -267,24 +281,20 @@ def _time(
     seconds: float,
 ) -> Timed:
     """The best of some slices of a warm join."""
+    whole = run.join == "memoryjoin"
     operator = make_join(
         run.join,
         master,
         on="key",
         schema=stream[0].schema,
-        memory=memory,
+        memory=2 * master.data_bytes + memory if whole else memory,
         clock=clock,
         seed=1,
         **run.options,
     )
     with operator:
         calls = _calls(operator, stream)
-        begin = clock.now_ns()
-        pages = operator.stats.pages_read
-        while clock.now_ns() - begin < WARM_S * 1e9 * (seconds > 0):
-            next(calls)
-        while operator.stats.pages_read - pages < min(master.pages, 2000):
-            next(calls)
+        _warm_up(operator, calls, master.pages if seconds else 0, clock)
         best: Timed | None = None
         for _ in range(SLICES if seconds else 1):
             done = _slice(master, operator, run, calls, clock, seconds / SLICES)
@@ -294,8 +304,22 @@ def _time(
     return best
 
 
-def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> Iterator[None]:
-    """Offers a stream for ever; each turn is a push and, if not all was taken, a step."""
+def _warm_up(operator: Operator, calls: Iterator[bool], pages: int, clock: Clock) -> None:
+    """Feed until the memory is full and one pass over the master has gone by, if time allows."""
+    begin, full_at = clock.now_ns(), -1
+    while True:
+        refused = next(calls)
+        read, spent = operator.stats.pages_read, (clock.now_ns() - begin) / 1e9
+        if refused and full_at < 0:
+            full_at = read
+        if spent >= LONGEST_WARM_S or (full_at >= 0 and read - full_at >= pages):
+            return
+        if spent >= WARM_S and operator.name == "memoryjoin":
+            return
+
+
+def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> Iterator[bool]:
+    """Offers a stream for ever; each turn is a push and, if rows were refused (True), a step."""
     for batch in cycle(stream):
         rest = batch
         while rest.num_rows:
@@ -305,14 +329,14 @@ def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> Iterator[Non
                 operator.step()
             else:
                 operator.take()
-            yield
+            yield rest.num_rows > 0
 
 
 def _slice(
     master: FileMaster,
     operator: Operator,
     run: Run,
-    calls: Iterator[None],
+    calls: Iterator[bool],
     clock: Clock,
     seconds: float,
 ) -> Timed:
@@ -328,9 +352,10 @@ def _slice(
     did = after.since(before)
     rows = max(float(did.rows_in - after.rows_waiting + before.rows_waiting), 1.0)
     model = MODELS[run.join]
-    cached = operator.match.policy != 0 or run.join in ("sweepjoin", "cmeshjoin")
-    hits = float(did.hits) if cached and run.join not in ("inlj", "ssij") else 0.0
-    waits = max(rows - hits, 0.0)
+    cached = run.join in BEHIND_A_CACHE
+    hits = float(did.hits) if cached else 0.0
+    at_once = run.join == "memoryjoin"
+    waits = 0.0 if at_once else max(rows - hits, 0.0)
     asked = Frequencies.zipf(ROWS, run.skew)
     waiting = max(float(after.rows_waiting), 1.0)
     behind = max(1 - asked.distinct(waiting) / waiting, 0.0) if not hits else 0.0
@@ -350,7 +375,9 @@ def _slice(
             rows=rows,
             hits=hits,
             waits=waits,
+            found=rows if at_once else 0.0,
             behind=waits * behind,
+            far=0.0 if scans else waits * far(operator.plan["read buffer"]),
             results=float(did.rows_out),
             looked_up=0.0 if scans else looked * (1 - share),
             cache_looked_up=(rows if scans else looked) if cached else 0.0,
@@ -365,24 +392,30 @@ def _slice(
     )
 
 
-def fit(timed: Sequence[Timed], read: ReadCost) -> tuple[Costs, float]:
+def fit(
+    timed: Sequence[Timed], read: ReadCost, known: Mapping[str, float] | None = None
+) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
-    Relative errors count. Where runs cannot tell two costs apart, they stay near what is usual.
+    Relative errors count. Where runs cannot tell two costs apart, they stay near what is usual;
+    `known` ones stay what they are.
     """
-    rows, known = [], []
+    rows, busy = [], []
     for one in timed:
         by_index = MODELS[one.join].by_index
         counts = counted(one.loop, by_index=by_index)
         io = one.loop.requests * read.request_s + one.loop.pages * read.page_s
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
-        known.append(1 - io / one.seconds)
+        busy.append(1 - io / one.seconds)
     prior = np.array([getattr(PRIOR, name) for name in COST_NAMES])
     matrix = np.array(rows) * prior
-    target = np.array(known)
-    guess = np.eye(len(prior)) * PRIOR_WEIGHT
+    target = np.array(busy)
+    weight, usual = np.full(len(prior), PRIOR_WEIGHT), np.ones(len(prior))
+    for name, value in (known or {}).items():
+        at = COST_NAMES.index(name)
+        weight[at], usual[at] = KNOWN_WEIGHT, value / prior[at]
     scale = nonnegative(
-        np.concatenate([matrix, guess]), np.concatenate([target, np.full(len(prior), PRIOR_WEIGHT)])
+        np.concatenate([matrix, np.diag(weight)]), np.concatenate([target, weight * usual])
     )
     off = np.abs(matrix @ scale - target)
     costs = dict(zip(COST_NAMES, (scale * prior).tolist(), strict=True))

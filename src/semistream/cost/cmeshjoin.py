@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from semistream.cost.model import LEAST_ROWS, Plan
+from semistream.cost.model import LEAST_ROWS, Plan, cache_scratch
 from semistream.cost.scanning import LINK_BYTES, ScanModel
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
@@ -19,6 +19,9 @@ class CMeshJoinModel(ScanModel):
     """MESHJOIN's loop for what misses the cache; hits come beside it."""
 
     name = "cmeshjoin"
+
+    def more_parts(self, workload: Workload, memory_bytes: int) -> dict[str, float]:
+        return {"cache scratch": cache_scratch(workload)}
 
     def plan(
         self, workload: Workload, memory_bytes: int, costs: UnitCosts | None = None, **settings: Any

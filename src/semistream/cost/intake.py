@@ -138,11 +138,11 @@ def printed_share(cached_rows: float, rows: float) -> float:
 def printed_power(cached_rows: float, rows: float) -> float:
     """Eq. 7.5 as printed: p_N = n_R^y · h_R^z, with the exponents of a doubling of each.
 
-    The ratios φ_N and ψ_N are taken here from the exact shares; the law lacks a constant.
+    The ratios of a doubling are those of Eq. 7.4; the law lacks a constant factor.
     """
-    exact = share_by_zipf(cached_rows, rows)
-    phi = share_by_zipf(cached_rows, 2 * rows) / exact
-    psi = share_by_zipf(2 * cached_rows, rows) / exact
+    share = printed_share(cached_rows, rows)
+    phi = printed_share(cached_rows, 2 * rows) / share
+    psi = printed_share(2 * cached_rows, rows) / share
     return float(rows ** log2(phi) * cached_rows ** log2(psi))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import log2
 from typing import Any, ClassVar
 
 from semistream.core.budget import format_bytes
@@ -15,6 +16,7 @@ from semistream.joins.indexed import INTAKE_ROWS, RUNS
 from semistream.joins.operator import MOST_OUTPUT_ROWS
 from semistream.kernels.matching import WORK_ROWS
 
+NEAR_BYTES = 1 << 19
 LEAST_ROWS = 64
 """Rows without which no join can wait."""
 
@@ -149,6 +151,11 @@ def output_rows(workload: Workload, size_bytes: float) -> float:
     return max(size / max(workload.output_bytes, 1), 1.0)
 
 
+def cache_scratch(workload: Workload) -> float:
+    """Space in which a cached row's byte strings are put together."""
+    return float(workload.page_bytes if workload.strings else 0)
+
+
 def index_scratch(workload: Workload) -> float:
     """Work space of a join by index."""
     return 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 8 * workload.page_rows + 4096
@@ -157,6 +164,15 @@ def index_scratch(workload: Workload) -> float:
 def row_room(workload: Workload, memory_bytes: int) -> float:
     """Space in which a stream row's byte strings are put together."""
     return max(memory_bytes // 64, 1024) if workload.stream_strings else 0
+
+
+def far(buffer_bytes: float) -> float:
+    """How much of a read buffer has left the processor's nearest caches when it is joined.
+
+    Pages go through all of the buffer in turn. Up to half a megabyte none of it has, from two
+    megabytes on all of it, on processors of the last years.
+    """
+    return min(max(log2(max(buffer_bytes, 1.0) / NEAR_BYTES) / 2, 0.0), 1.0)
 
 
 def looked_up(free: float, hit_share: float = 0.0) -> float:

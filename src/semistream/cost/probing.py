@@ -12,6 +12,8 @@ from semistream.cost.model import (
     LEAST_ROWS,
     CostModel,
     Plan,
+    cache_scratch,
+    far,
     geometric,
     index_scratch,
     looked_up,
@@ -159,6 +161,7 @@ class ProbingModel(CostModel):
             hits=rows - waits,
             waits=waits,
             behind=waits * max(1 - alone, 0.0),
+            far=waits * far(plan.buffer_pages * workload.page_bytes),
             results=results,
             looked_up=looked * (1 - hit_share),
             cache_looked_up=looked if self.caches else 0.0,
@@ -196,6 +199,9 @@ class CachingModel(ProbingModel):
     caches = True
     threshold = True
     """Whether rows enter the cache by a threshold (c_F)."""
+
+    def further_parts(self, workload: Workload, memory_bytes: int, span: int) -> dict[str, float]:
+        return {"cache scratch": cache_scratch(workload)}
 
     def held(
         self, workload: Workload, left_bytes: float, span: int, settings: dict[str, Any]

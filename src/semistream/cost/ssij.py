@@ -10,6 +10,7 @@ from semistream.cost import intake
 from semistream.cost.model import (
     CostModel,
     Plan,
+    far,
     index_scratch,
     output_bytes,
     output_rows,
@@ -99,6 +100,7 @@ class SsijModel(CostModel):
             waits=rows,
             held=rows - waits,
             behind=rows * max(1 - alone, 0.0),
+            far=waits * far(plan.buffer_pages * workload.page_bytes),
             results=results,
             looked_up=rows,
             pages=pages,

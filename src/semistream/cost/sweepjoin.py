@@ -8,6 +8,7 @@ from semistream.cost import intake
 from semistream.cost.model import (
     CostModel,
     Plan,
+    far,
     index_scratch,
     looked_up,
     output_bytes,
@@ -78,6 +79,9 @@ class SweepJoinModel(CostModel):
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         disk_share = 1.0
+        if workload.io == "buffered" and (costs is None or costs.disk is None):
+            # Copies of what the operating system has in its cache are no waiting to the join.
+            return self._swept(workload, plan, 0.0)
         loop = self._swept(workload, plan, disk_share)
         for _ in range(6 if costs is not None else 0):
             assert costs is not None
@@ -108,6 +112,7 @@ class SweepJoinModel(CostModel):
             rows=rows,
             hits=rows - waits,
             waits=waits,
+            far=waits * far(plan.buffer_pages * workload.page_bytes),
             results=results,
             looked_up=looked * (1 - share),
             cache_looked_up=looked,

@@ -24,6 +24,7 @@ class Loop:
     waits: float = 0.0
     held: float = 0.0
     behind: float = 0.0
+    far: float = 0.0
     found: float = 0.0
     results: float = 0.0
     looked_up: float = 0.0
@@ -80,8 +81,9 @@ class Costs:
     switching buffer (c_B). The implementation has terms that the papers have not: `look_up` a key
     in the index, `find` a waiting row's key in its page (what c_H is to a join by index), `cached`
     a look-up in the cache H_R and `hit` the answer from it, a row `behind` others of its key (its
-    memory cannot be asked for ahead), `page` what a page costs beside its read, and `call` a round
-    of push and step.
+    memory cannot be asked for ahead), one that is `far` (its page has left the processor's nearest
+    caches when it is joined, because the read buffer is large), `page` what a page costs beside its
+    read, and `call` a round of push and step.
     """
 
     read: float
@@ -96,6 +98,7 @@ class Costs:
     cached: float
     hit: float
     behind: float
+    far: float
     page: float
     call: float
 
@@ -210,6 +213,7 @@ def counted(loop: Loop, *, by_index: bool) -> dict[str, float]:
         "cached": loop.cache_looked_up,
         "hit": loop.hits,
         "behind": loop.behind,
+        "far": loop.far,
         "page": loop.pages if by_index else 0.0,
         "call": loop.calls,
     }

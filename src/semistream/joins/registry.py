@@ -55,6 +55,9 @@ JOINS: dict[str, type[Operator]] = {
     )
 }
 
+DISK_JOINS = tuple(name for name in JOINS if name != MemoryJoin.name)
+"""Joins with masters larger than memory."""
+
 DEFAULT = "sweepjoin"
 """What `auto` is, unless the cost models favour another join."""
 

@@ -14,7 +14,7 @@ from semistream.bench.masters import LAYOUTS, default_workdir, master_path
 from semistream.cli import render
 from semistream.cli.options import json_option, names, numbers
 from semistream.core.budget import format_bytes
-from semistream.joins.registry import DEFAULT, JOINS
+from semistream.joins.registry import DEFAULT, DISK_JOINS
 from semistream.store.file import IO_MODES
 
 
@@ -105,7 +105,7 @@ def run_core_command(
         rows=rows,
         memories=memory,
         skews=skew,
-        joins=tuple(JOINS) if joins == ("all",) else joins,
+        joins=DISK_JOINS if joins == ("all",) else joins,
         layout=layout,
         io=io,
         disk=disk,

@@ -43,8 +43,8 @@ def _grid_options(joins: str, memory: str, skew: str) -> Any:
                              show_default=True, help="Way of reading."),
                 click.option("--seconds", type=float, default=3.0, show_default=True,
                              help="Seconds of a cell."),
-                click.option("--cpu-time", is_flag=True, help="Measure processor time: for buffered "
-                             "reads on a machine that others use too."),
+                click.option("--cpu-time", is_flag=True, help="Measure processor time: for "
+                             "buffered reads on a machine that others use too."),
                 click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False),
                              help="Unit costs to use. [default: measured now]"),
                 click.option("--workdir", type=click.Path(path_type=Path, file_okay=False),
