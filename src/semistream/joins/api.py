@@ -79,6 +79,10 @@ def run(operator: SemiStreamJoin, batches: Iterable[pa.RecordBatch]) -> Iterator
             result = operator.step() if rest.num_rows else operator.take()
             if result is not None:
                 yield result
+        while operator.is_due:
+            result = operator.step()
+            if result is not None:
+                yield result
     yield from operator.finish()
 
 
@@ -106,6 +110,11 @@ def join(
     `condition` is for partners by other than equal keys: `ss.between`, `ss.compare`, `ss.band` or
     `ss.predicate`. With `on` as well both must hold; without it the master's key is a column of the
     results like others. "auto" is then meshjoin, which needs no index.
+
+    `max_wait` ("500 ms", or seconds) bounds the time from taking a row to its result. The stream is
+    asked for its next batch in between, so one that has nothing must say so with an empty batch.
+    `overload="shed:topw"` drops rows of batches that are larger than the join can keep up with, to
+    `shed_to`: see `make_join`.
     """
     batches, schema = _batches(stream)
     if schema is None:

@@ -6,6 +6,7 @@ import click
 
 from semistream.cli.bench.list import list_benchmarks
 from semistream.cli.bench.run_core import run_core_command
+from semistream.cli.bench.run_shedding import run_shedding_command
 from semistream.cli.bench.run_spark import run_spark_command
 
 
@@ -21,4 +22,5 @@ def run() -> None:
 
 bench.add_command(list_benchmarks)
 run.add_command(run_core_command)
+run.add_command(run_shedding_command)
 run.add_command(run_spark_command)
