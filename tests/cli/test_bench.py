@@ -110,5 +110,21 @@ def test_wrong_options(run: Run, workdir: Path, arguments: list[str], message: s
 
 
 def test_list(run: Run) -> None:
-    assert [one["name"] for one in run("bench", "list", "--json").json] == ["core", "spark"]
+    names = [one["name"] for one in run("bench", "list", "--json").json]
+    assert {"core", "shedding", "spark"} <= set(names)
     assert "core" in run("bench", "list").out
+
+
+def test_shedding(run: Run, tmp_path: Path) -> None:
+    small = ["--rows", 20_000, "--streams", 2, "--load", 2, "--skew", 0.5, "--hot", "other"]
+    ended = run("bench", "run", "shedding", *small, "--json", "--out", tmp_path)
+    assert ended.code == 0
+    fixed, random = sorted(ended.json, key=lambda cell: cell["draw"])
+    assert fixed["load"] == random["load"] == 2
+    for cell in (fixed, random):
+        assert cell["verified"] is True
+        assert cell["topw_share"] <= cell["optimum_share"]
+    stored = json.loads(next(tmp_path.glob("shedding/**/result.json")).read_text())
+    assert stored["results"] == ended.json
+    assert "optimum" in run("bench", "run", "shedding", *small).out
+    assert run("bench", "run", "shedding", "--draw", "often").code == 2

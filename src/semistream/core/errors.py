@@ -50,6 +50,10 @@ class BudgetError(SemiStreamError):
     """The memory given is below what the join needs; the message says the minimum."""
 
 
+class DeadlineError(SemiStreamError):
+    """Rows cannot be answered within `max_wait`, by this join and on this disk."""
+
+
 class SourceError(SemiStreamError):
     """What a master is built from, or a sink's folder, cannot be read."""
 

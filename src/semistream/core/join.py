@@ -33,19 +33,21 @@ class Snapshot:
     """What must survive a crash: rows that wait, results not yet taken, positions.
 
     `rows` are the waiting rows in the stream's columns, with what the algorithm must know of each
-    in further columns. Caches are not part of it: they fill again.
+    in further columns. Caches are not part of it: they fill again. `arrived` are rows of a join
+    that sheds, which have not reached the algorithm yet.
     """
 
     algorithm: str
     rows: pa.RecordBatch
     pending: pa.RecordBatch | None = None
     position: dict[str, int] = field(default_factory=dict)
+    arrived: pa.RecordBatch | None = None
 
     def to_bytes(self) -> bytes:
         """The snapshot as bytes, to be kept wherever the caller keeps its state."""
         head = {"algorithm": self.algorithm, "position": self.position}
         parts = [json.dumps(head).encode()]
-        for batch in (self.rows, self.pending):
+        for batch in (self.rows, self.pending, self.arrived):
             sink = io.BytesIO()
             if batch is not None:
                 with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -57,16 +59,17 @@ class Snapshot:
     def from_bytes(cls, data: bytes) -> Snapshot:
         """The snapshot that `to_bytes` wrote."""
         parts, at = [], 0
-        for _ in range(3):
+        while at < len(data):
             size = int.from_bytes(data[at : at + 8], "little")
             parts.append(data[at + 8 : at + 8 + size])
             at += 8 + size
         head = json.loads(parts[0])
-        batches = [
-            pa.ipc.open_stream(part).read_next_batch() if part else None for part in parts[1:]
-        ]
-        assert batches[0] is not None
-        return cls(head["algorithm"], batches[0], batches[1], head["position"])
+        rows, pending, arrived = (
+            pa.ipc.open_stream(part).read_next_batch() if part else None
+            for part in [*parts[1:], b""][:3]  # written before there was a fourth part
+        )
+        assert rows is not None
+        return cls(head["algorithm"], rows, pending, head["position"], arrived)
 
 
 class SemiStreamJoin(ABC):
@@ -75,7 +78,8 @@ class SemiStreamJoin(ABC):
     Call order. Rows come in by `push`, in any number of calls; it accepts as many as there is room
     for and says how many. It may read and join pages to make room, as long as results find theirs.
     A refused row is offered again after a `step`, which does one iteration of the algorithm's outer
-    loop and returns results; `take` returns those that are ready without doing anything. `finish`
+    loop and returns results; `take` returns those that are ready without doing anything. With a
+    bound on waiting, or where rows are shed, `is_due` says when else a `step` is wanted. `finish`
     drains: after it nothing waits, and `push` may be called again. `snapshot` may be called between
     any two calls, `restore` only on a join that has not yet accepted a row. `close` ends it; after
     that every call is an error. None of these block but for reads of the master, and none keeps a
@@ -106,6 +110,11 @@ class SemiStreamJoin(ABC):
     @abstractmethod
     def take(self) -> pa.RecordBatch | None:
         """Results that are ready, without any work."""
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a `step` is wanted now though no row was refused, so that none waits too long."""
+        return False
 
     @abstractmethod
     def finish(self) -> Iterator[pa.RecordBatch]:

@@ -29,10 +29,10 @@ class JoinStats:
     """What a join did so far.
 
     `rows_in` counts accepted stream rows; each of them is, at any moment, one of matched,
-    unmatched or waiting: `rows_in == rows_matched + rows_unmatched + rows_waiting`. `rows_out`
-    counts rows of the output, which depends on the kind of join. `rows_shed` were dropped under
-    overload before they were accepted. `predicted_rows_s` is the rate that a cost model predicts
-    for a join with this plan while it works; 0 where none was asked.
+    unmatched or waiting: `rows_in == rows_matched + rows_unmatched + rows_waiting`; or shed
+    (`rows_shed`), where that was asked for. `rows_out` counts rows of the output, which depends on
+    the kind of join. `predicted_rows_s` is the rate that a cost model predicts for a join with this
+    plan while it works; 0 where none was asked.
     """
 
     algorithm: str = ""
@@ -41,8 +41,8 @@ class JoinStats:
     rows_matched: int = 0
     rows_unmatched: int = 0
     rows_waiting: int = 0
-    rows_null_key: int = 0
     rows_shed: int = 0
+    rows_null_key: int = 0
     hits: int = 0
     misses: int = 0
     cached_rows: int = 0

@@ -94,6 +94,10 @@ def run(
             result = operator.step() if rest.num_rows else operator.take()
             if result is not None:
                 yield result
+        while operator.is_due:
+            result = operator.step()
+            if result is not None:
+                yield result
     yield from operator.finish()
 
 
@@ -141,6 +145,11 @@ def join(
 
     With `follow` each batch of the stream is joined with the version of the master that is current
     when the batch comes, wholly; without it all are joined with the one that is current now.
+
+    `max_wait` ("500 ms", or seconds) bounds the time from taking a row to its result. The stream is
+    asked for its next batch in between, so one that has nothing must say so with an empty batch.
+    `overload="shed:topw"` drops rows of batches that are larger than the join can keep up with, to
+    `shed_to`: see `make_join`.
     """
     batches, schema = batches_of(stream)
     if schema is None:

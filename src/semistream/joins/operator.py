@@ -16,6 +16,15 @@ from semistream.core.errors import BudgetError, CallOrderError, SchemaError
 from semistream.core.join import SemiStreamJoin, Snapshot
 from semistream.core.stats import LATENCY_BUCKETS, JoinStats
 from semistream.joins.binding import Binding, no_fields
+from semistream.joins.deadlines import (
+    LEAST_READ_S,
+    MARGIN,
+    PAGE_S,
+    SEEK_S,
+    Deadline,
+    Wait,
+    parse_wait,
+)
 from semistream.joins.output import OutputBuffer
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import MATCH
@@ -41,6 +50,9 @@ class Operator(SemiStreamJoin):
     takes_conditions: ClassVar[bool] = False
     """Whether partners may be found by other conditions than equal keys."""
 
+    refuses_in_flush: ClassVar[bool] = True
+    """Whether rows that come while all others are answered in time would keep that from ending."""
+
     def __init__(
         self,
         master: FileMaster,
@@ -49,6 +61,7 @@ class Operator(SemiStreamJoin):
         *,
         clock: Clock,
         seed: int = 0,
+        max_wait: Wait | None = None,
     ) -> None:
         self.master = master
         self.binding = binding
@@ -81,6 +94,8 @@ class Operator(SemiStreamJoin):
         self._restored: pa.RecordBatch | None = None
         self._reader: PageReader | None = None
         self._blob_bytes = 0.0
+        self.max_wait_ns = parse_wait(max_wait)
+        self._deadline = None if self.max_wait_ns is None else self.deadline(self.max_wait_ns)
         self.plan = self.divide(0.0)
 
     # What a subclass does.
@@ -117,6 +132,8 @@ class Operator(SemiStreamJoin):
             )
         if batch.num_rows == 0:
             return 0
+        if self._deadline is not None and self._deadline.is_flushing and self.refuses_in_flush:
+            return 0
         start = self.clock.now_ns()
         self._prepare(batch)
         accepted = self._accept_parts(batch)
@@ -138,10 +155,12 @@ class Operator(SemiStreamJoin):
         accepted = 0
         while accepted < batch.num_rows:
             part = batch.slice(accepted, PART_ROWS)
+            if self._deadline is not None:
+                self._deadline.look(self.rows_waiting)
             taken = self.accept(part)
             self._rows_in += taken
             accepted += taken
-            if taken < part.num_rows:
+            if taken < part.num_rows or self.is_due:
                 break
         return accepted
 
@@ -151,7 +170,10 @@ class Operator(SemiStreamJoin):
             return self.take()
         start = self.clock.now_ns()
         self._iterations += 1
-        self.work()
+        if self._deadline is None:
+            self.work()
+        else:
+            self._work_in_time(self._deadline)
         if self.pending == 0 and self.match.needed > 0:
             self._make_room()
         self._busy_ns += self.clock.now_ns() - start
@@ -288,6 +310,59 @@ class Operator(SemiStreamJoin):
         """Master rows held in memory beyond the current read."""
         return 0
 
+    # Deadlines: see `semistream.joins.deadlines`.
+
+    def deadline(self, max_wait_ns: int) -> Deadline | None:
+        """How the bound on waiting is kept; an error if no disk is fast enough for it."""
+        deadline = Deadline(max_wait_ns, self.clock, self.name)
+        deadline.check(2 * MARGIN * LEAST_READ_S, "a single read, and another before it, take")
+        return deadline
+
+    @property
+    def flush_pages(self) -> int:
+        """Pages that must be read, at most, to answer all rows that wait."""
+        return min(self.rows_waiting, self.master.pages)
+
+    @property
+    def flush_s(self) -> float:
+        """Seconds that a slow disk takes for it, with a seek for each page."""
+        return self.flush_pages * (SEEK_S + PAGE_S)
+
+    @property
+    def flush_left(self) -> float:
+        """What part of a flush is left, where rows are taken in meanwhile."""
+        return 1.0
+
+    def begin_flush(self) -> None:
+        """From now on `work` answers the rows that wait, until `flush_is_over`."""
+
+    def flush_is_over(self, deadline: Deadline) -> bool:
+        """Whether all rows that waited when it began are answered."""
+        return self.rows_waiting == 0
+
+    @property
+    def is_due(self) -> bool:
+        deadline = self._deadline
+        if deadline is None or self._out is None:
+            return False
+        if deadline.is_flushing and self.refuses_in_flush:
+            return True
+        return self._is_late(deadline)
+
+    def _is_late(self, deadline: Deadline) -> bool:
+        """Whether a flush must begin now, or go on."""
+        deadline.look(self.rows_waiting)
+        return deadline.is_urgent(self.flush_pages, self.flush_s * 1e9, self.flush_left)
+
+    def _work_in_time(self, deadline: Deadline) -> None:
+        if self._is_late(deadline) and not deadline.is_flushing:
+            deadline.begin_flush(self.flush_pages)
+            self.begin_flush()
+        self.work()
+        deadline.worked()
+        if deadline.is_flushing and self.flush_is_over(deadline):
+            deadline.end_flush(self.rows_waiting)
+
     # Help for subclasses.
 
     def need(self, parts: Mapping[str, int], flexible: str, minimum: int) -> MemoryPlan:
@@ -398,6 +473,11 @@ class Operator(SemiStreamJoin):
         if self._rows_in:
             raise CallOrderError(
                 f"this {self.name} has accepted rows already", hint="restore into a new join"
+            )
+        if snapshot.arrived is not None:
+            raise SchemaError(
+                "the snapshot is of a join that sheds, and has rows that have just arrived",
+                hint="restore it into a join with the same overload=",
             )
         if snapshot.algorithm != self.name:
             raise SchemaError(

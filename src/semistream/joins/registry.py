@@ -23,6 +23,7 @@ from semistream.joins.memoryjoin import MemoryJoin
 from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
+from semistream.joins.overload import BLOCK, Overload
 from semistream.joins.partitionedjoin import PartitionedJoin
 from semistream.joins.rmeshjoin import RMeshJoin
 from semistream.joins.ssbj import SemiStreamBalancedJoin
@@ -30,6 +31,7 @@ from semistream.joins.sscj import Sscj
 from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.joins.sweepjoin import SweepJoin
 from semistream.joins.xhybridjoin import XHybridJoin
+from semistream.shed.side_output import ShedTo
 from semistream.store.file import FileMaster, open_master
 
 JOINS: dict[str, type[Operator]] = {
@@ -92,12 +94,24 @@ def make_join(
     io: str = "buffered",
     clock: Clock | None = None,
     seed: int = 0,
+    overload: str = BLOCK,
+    shed_to: ShedTo | None = None,
+    shed_rows: int | None = None,
+    weights: str | None = None,
     **options: Any,
-) -> Operator:
+) -> Operator | Any:  # Any: who asks for it gets a SheddingJoin
     """The operator `name` for a stream of `schema` and a `master` (a path or an open one).
 
     Partners have equal keys (`on`), or meet a `condition`, or both. `mark` names a further column
-    of a left join's results, true where a row has a partner.
+    of a left join's results, true where a row has a partner. `max_wait` bounds how long a row
+    waits: "500 ms", or seconds.
+
+    `overload` says what happens when rows come faster than they are joined. "block": `push` refuses
+    them, and the stream waits. "shed:keep", "shed:sample", "shed:topw", "shed:cluster": `push`
+    takes all, and of the rows that came between two steps the join gets `shed_rows` at most (by
+    default as many as an eighth of the memory holds), chosen by that policy; the others go to
+    `shed_to`, a file or a function, to be joined later. `weights` names a column of the results
+    that says for how many rows each stands, for the two policies that sample.
     """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
@@ -114,10 +128,19 @@ def make_join(
         )
     if name == "auto" and condition is None and _auto:
         kind = _auto[0]
+    shedding = Overload.of(overload, schema, shed_to, shed_rows, weights)
     opened = master if isinstance(master, FileMaster) else open_master(master, io=io)
+    size = parse_bytes(memory, of=opened.data_bytes)
+    options |= {"clock": clock or SystemClock(), "seed": seed}
+
+    def make(stream: pa.Schema, limit_bytes: int) -> Operator:
+        binding = Binding.of(stream, opened, on, how, columns, condition, mark)
+        return kind(opened, binding, MemoryBudget(limit_bytes, owner=kind.name), **options)
+
+    if shedding is None:
+        return make(schema, size)
     binding = Binding.of(schema, opened, on, how, columns, condition, mark)
-    budget = MemoryBudget(parse_bytes(memory, of=opened.data_bytes), owner=kind.name)
-    return kind(opened, binding, budget, clock=clock or SystemClock(), seed=seed, **options)
+    return shedding.join(make, binding, opened, size, seed)
 
 
 def _options_of(kind: type[Operator]) -> set[str]:

@@ -15,10 +15,11 @@ from semistream.core.budget import (
     parse_bytes,
     type_of_size,
 )
-from semistream.core.errors import BudgetError, SchemaError
+from semistream.core.errors import BudgetError, OptionError, SchemaError
 from semistream.core.join import Snapshot
 from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
+from semistream.joins.deadlines import FASTEST_BYTES_PER_S, PAGE_S, Deadline
 from semistream.joins.operator import MET, Operator
 from semistream.joins.ordering import ORDER, HeldResults
 from semistream.joins.output import OutputBuffer
@@ -98,6 +99,7 @@ class ScanJoin(Operator):
     waiting: WaitingRows
     cache: TupleCache
     watch: Struct
+    refuses_in_flush = False  # a row that comes later leaves later
 
     def __init__(
         self,
@@ -111,6 +113,11 @@ class ScanJoin(Operator):
     ) -> None:
         self.chunk_bytes = parse_bytes(chunk, what="chunk")
         self._held = HeldResults() if ordered else None
+        if ordered and options.get("max_wait") is not None:
+            raise OptionError(
+                "ordered results wait for those of older rows, for which max_wait is no bound",
+                hint="leave out ordered or max_wait",
+            )
         self._next = 0
         self.watch = Struct(WATCH)  # no keys, unless the algorithm watches some
         numbered = binding.numbered(ORDER) if ordered else binding
@@ -196,6 +203,7 @@ class ScanJoin(Operator):
         self._page = 0
         self._read_page = 0
         self._left = 0
+        self._flush_left = 0
         self._expiring = 0
         self._pairs: PairProbe | None = None
         if self.binding.condition is not None:
@@ -327,6 +335,7 @@ class ScanJoin(Operator):
         status = self.probe_wanted()
         done = wanted - self.pages_wanted
         self._left -= done
+        self._flush_left -= done
         self._page += done
         if self._page >= self.master.pages:
             self._page -= self.master.pages
@@ -413,6 +422,35 @@ class ScanJoin(Operator):
                 self.clock.now_ns(),
             )
         )
+
+    # Deadlines: a row waits for a pass over the master, from wherever it entered.
+
+    def deadline(self, max_wait_ns: int) -> Deadline:
+        deadline = Deadline(max_wait_ns, self.clock, self.name, rolling=True)
+        least_s = self.master.data_bytes / FASTEST_BYTES_PER_S
+        deadline.check(least_s, "a row waits for a pass over the master, which takes at least")
+        return deadline
+
+    @property
+    def flush_pages(self) -> int:
+        return self.master.pages
+
+    @property
+    def flush_s(self) -> float:
+        return self.master.pages * PAGE_S
+
+    @property
+    def flush_left(self) -> float:
+        if self._flush_left <= 0 or self.master.pages == 0:
+            return 1.0
+        return self._flush_left / self.master.pages
+
+    def begin_flush(self) -> None:
+        self._flush_left = self.master.pages
+
+    def flush_is_over(self, deadline: Deadline) -> bool:
+        deadline.check_pass(1 - max(self._flush_left, 0) / max(self.master.pages, 1))
+        return self.rows_waiting == 0 or (self._flush_left <= 0 and not self._expiring)
 
     # Ordered output (paper §3.4): results are held until their row has left.
 

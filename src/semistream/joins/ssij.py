@@ -14,6 +14,7 @@ from semistream.core.budget import MemoryPlan
 from semistream.core.errors import OptionError, SchemaError
 from semistream.core.join import Snapshot, Traits
 from semistream.joins.cache import TupleCache
+from semistream.joins.deadlines import MARGIN, Durations, Gaps
 from semistream.joins.indexed import RUNS, IndexedJoin
 from semistream.joins.operator import PAGE
 from semistream.joins.pairs import Sizes
@@ -57,12 +58,6 @@ RANK_BYTES = 16
 POLICIES = ("utility", "lru")
 PATIENCE = 64
 """A join phase begins after so many times the rows that find room, even if they all were hits."""
-
-SURE = 16
-"""Join phases of a size after which the longest of them is what is expected."""
-
-MARGIN = 1.2
-"""A join phase begins when so many times its expected duration is left."""
 
 
 class SemiStreamedIndexJoin(IndexedJoin):
@@ -133,14 +128,13 @@ class SemiStreamedIndexJoin(IndexedJoin):
         max_scan: int | None = None,
         seek_s: float = SEEK_S,
         page_s: float = PAGE_S,
-        max_wait: float | None = None,
         **options: Any,
     ) -> None:
         for name, value in (("ib_rows", ib_rows), ("sb_rows", sb_rows), ("max_scan", max_scan)):
             if value is not None and value < 1:
                 raise OptionError(f"{name}={value} is not above zero")
-        for name, number in (("seek_s", seek_s), ("page_s", page_s), ("max_wait", max_wait)):
-            if number is not None and not 0 < number < float("inf"):
+        for name, number in (("seek_s", seek_s), ("page_s", page_s)):
+            if not 0 < number < float("inf"):
                 raise OptionError(f"{name}={number} is not a time", hint="give seconds")
         if burst_rows < 0:
             raise OptionError(f"burst_rows={burst_rows} is below zero")
@@ -151,7 +145,6 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.ib_option, self.sb_option, self.burst_rows = ib_rows, sb_rows, burst_rows
         self.cache_share, self.policy = cache_share, policy
         self.max_scan, self.seek_s, self.page_s = max_scan, seek_s, page_s
-        self.max_wait_ns = None if max_wait is None else int(max_wait * 1e9)
         super().__init__(*args, **options)
 
     # Memory.
@@ -230,9 +223,10 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self._ib_since = self._sb_since = 0
         self._answered = 0
         self._last_scans = (0, 0)
-        self._longest_ns = np.zeros(64, np.int64)
-        self._phases_seen = np.zeros(64, np.int64)
-        self._stepped_ns, self._gap_ns = 0, 0.0
+        self._durations = Durations()
+        self._gap_ns = 0.0
+        wait_ns = self.max_wait_ns
+        self._gaps = None if wait_ns is None else Gaps(self.clock, wait_ns)
         share = FIRST_CACHE_SHARE if self.cache_share is None else self.cache_share
         self._share(min(int(self._flexible * share) // self._frame_bytes, most))
 
@@ -334,10 +328,11 @@ class SemiStreamedIndexJoin(IndexedJoin):
     def work(self) -> None:
         paused, self._was_offered = not self._was_offered, False
         self.phase.stamp = self._iterations if self.policy == "lru" else 0
-        gap = self.clock.now_ns() - (self._stepped_ns or self.clock.now_ns())
-        self._gap_ns = max(gap, self._gap_ns * 0.9)
+        if self._gaps is not None:
+            self._gap_ns = self._gaps.ask()
         self._iterate(paused)
-        self._stepped_ns = self.clock.now_ns()
+        if self._gaps is not None:
+            self._gaps.skip()
 
     def _iterate(self, paused: bool) -> None:
         if not self._joining:
@@ -418,14 +413,23 @@ class SemiStreamedIndexJoin(IndexedJoin):
         left = since + self.max_wait_ns - self.clock.now_ns()
         return needed >= left or 2 * needed >= self.max_wait_ns
 
+    def deadline(self, max_wait_ns: int) -> None:
+        # Kept by the join phase, as the paper has it, and not by flushes.
+        super().deadline(max_wait_ns)
+
+    @property
+    def is_due(self) -> bool:
+        if self._out is None or self._gaps is None:
+            return False
+        self._gap_ns = self._gaps.ask()
+        return self._joining or self._is_urgent()
+
     def _expected_ns(self, pages: int) -> float:
         """How long a join phase over so many pages takes."""
-        size = pages.bit_length()
         shards = max(len(self.master.shard_ranges()), 1)
         scan_s = shards * self.seek_s + self.master.pages * self.page_s
         reckoned = min(pages * (self.seek_s + self.page_s), scan_s) * 1e9
-        seen = int(self._longest_ns[: size + 1].max())
-        return seen if self._phases_seen[size] >= SURE else max(seen, reckoned)
+        return self._durations.expected_ns(pages, reckoned)
 
     def _begin_join(self) -> None:
         self._joining = True
@@ -645,10 +649,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self._peak_rows = self.waiting.rows
         self._was_full = False
         self.phase.wanted = 0
-        size = self._pages_wanted.bit_length()
-        took = self.clock.now_ns() - self._began_ns
-        self._longest_ns[size] = max(self._longest_ns[size], took)
-        self._phases_seen[size] += 1
+        self._durations.note(self._pages_wanted, self.clock.now_ns() - self._began_ns)
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         self._check_open()

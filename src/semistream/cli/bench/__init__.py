@@ -12,6 +12,7 @@ from semistream.cli.bench.run_cost_models import (
     run_cost_models_command,
     run_least_memory_command,
 )
+from semistream.cli.bench.run_shedding import run_shedding_command
 from semistream.cli.bench.run_spark import run_spark_command
 
 
@@ -27,6 +28,7 @@ def run() -> None:
 
 bench.add_command(list_benchmarks)
 run.add_command(run_core_command)
+run.add_command(run_shedding_command)
 run.add_command(run_spark_command)
 run.add_command(run_cost_models_command)
 run.add_command(run_buffers_command)
