@@ -25,6 +25,7 @@ COMMANDS = [
     ["demo"],
     ["run"],
     ["algorithms"],
+    ["tune"],
     ["master"],
     ["master", "build"],
     ["master", "info"],
@@ -36,6 +37,10 @@ COMMANDS = [
     ["bench", "run"],
     ["bench", "run", "core"],
     ["bench", "run", "spark"],
+    ["bench", "run", "cost-models"],
+    ["bench", "run", "buffer-size"],
+    ["bench", "run", "least-memory"],
+    ["bench", "run", "auto"],
 ]
 
 
