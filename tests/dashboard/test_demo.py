@@ -121,7 +121,7 @@ def test_the_rate_with_a_page_open(
     """One run as fast as it goes; by turns nobody looks, and somebody does."""
     from semistream.spark.recorder import MicroBatch, recorded
 
-    turn_s, turns = 8.0, 8
+    turn_s, turns = 7.0, 6
     path, clock = master(tmp_path, 1_000_000), SystemClock()
     listeners: list[Any] = []
 

@@ -53,7 +53,8 @@ def test_the_figures_of_a_steady_run() -> None:
     assert moment.pages_per_row == pytest.approx(0.1)
     assert moment.bytes_by_component["cache"] == 4_000_000
     assert moment.bytes_limit == 8_000_000
-    assert moment.hot_keys[0] == ("4711", pytest.approx(0.07))
+    assert moment.hot_keys[0][0] == "4711"
+    assert moment.hot_keys[0][1] == pytest.approx(0.07)
     assert moment.oldest_s == 0
     assert moment.latency_p50_s is not None
     assert moment.latency_p99_s is not None

@@ -170,7 +170,7 @@ const semistream = {};
     },
     {
       id: "lost", title: "Without a partner",
-      hint: "Rows with no master row; dead letters cannot be processed, shed were dropped.",
+      hint: "Unmatched: no master row. Dead letters: unusable. Shed: dropped by choice.",
       value: format.rate, tick: format.rateTick,
       lines: () => [
         { label: "unmatched", colour: "blue", of: field("unmatched_rows_s"), fill: true,
