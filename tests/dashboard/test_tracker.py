@@ -31,6 +31,15 @@ def test_before_the_first_micro_batch() -> None:
     assert moment.at > 1.7e9  # since 1970
 
 
+def test_a_first_micro_batch_without_rows() -> None:
+    played = feed()
+    played.second(rows=0, tasks=0)
+    moment = played.tracker.moment()
+    assert (moment.state, moment.reason) == (STARTING, "no rows have been joined yet")
+    played.second()
+    assert played.tracker.moment().state == KEEPING_UP
+
+
 def test_the_figures_of_a_steady_run() -> None:
     played = feed()
     for _ in range(10):

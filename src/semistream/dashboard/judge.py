@@ -23,10 +23,13 @@ LATE = 1.1
 
 @dataclass(frozen=True)
 class Facts:
-    """What the state depends on; None where it is not known."""
+    """What the state depends on; None where it is not known.
+
+    `worked` micro-batches had rows to join. The last one took `batch_s`, and ended `quiet_s` ago.
+    """
 
     now_s: float
-    batches: int = 0
+    worked: int = 0
     rows_in_line: int | None = None
     input_rows_s: float = 0.0
     batch_s: float = 0.0
@@ -59,8 +62,8 @@ class Judge:
                 f"{format_bytes(facts.bytes_in_use)} in use, "
                 f"and the budget is {format_bytes(facts.bytes_limit)}"
             )
-        if facts.batches == 0:
-            return STARTING, "no micro-batch has ended yet"
+        if facts.worked == 0:
+            return STARTING, "no rows have been joined yet"
         return FALLING_BEHIND if behind else KEEPING_UP, reason
 
     def _judged(self, facts: Facts) -> tuple[bool, str]:
