@@ -101,9 +101,9 @@ def test_falling_behind_and_back(browser: Browser, spark: SparkSession, tmp_path
     ):
         assert watch.server is not None
         with opened(browser, watch.server.address) as seen:
-            # More than micro-batches of this size can carry, for half a minute, and then nothing.
+            # For ten seconds more than micro-batches of this size can carry, and then nothing.
             query = started(
-                spark, path, products=200_000, rate=2_000_000, rows=60_000_000, batch_rows=100_000
+                spark, path, products=200_000, rate=2_000_000, rows=20_000_000, batch_rows=100_000
             )
             try:
                 seen.wait_for_state("falling behind", 60)

@@ -221,4 +221,7 @@ def test_a_line_that_neither_grows_nor_shrinks() -> None:
     grows = [at(10 + second, 10_000 + 500 * second) for second in range(10)]
     assert grows[-1] == FALLING_BEHIND
     assert [at(20 + second, 15_000) for second in range(20)][-1] == FALLING_BEHIND
-    assert at(41, 1000) == KEEPING_UP
+    # Fewer, but they would be there for hours.
+    assert [at(40 + second, 15_000 - second) for second in range(10)][-1] == FALLING_BEHIND
+    assert [at(50 + second, 14_990 - 500 * second) for second in range(10)][-1] == KEEPING_UP
+    assert at(61, 1000) == KEEPING_UP
