@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> None:
             path = Path(arguments[0])
         else:
             path = Path(made) / "demo.jsonl"
-            command = [sys.executable, "-c", DEMO, "demo", "--seconds", "90", "--record", str(path)]
+            command = [sys.executable, "-c", DEMO, "demo", "--seconds", "60", "--record", str(path)]
             subprocess.run(command, check=True)
         run, history = RecordedRun(path), History()
         for moment in run.moments():

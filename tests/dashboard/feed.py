@@ -51,6 +51,7 @@ class Feed:
         unmatched: float = 0.01,
         predicted: float = 0.0,
         shed: int = 0,
+        tasks: int = 2,
     ) -> MicroBatch:
         """A second passes: so many rows come, and at most `capacity` are joined."""
         self.clock.pass_s(1)
@@ -89,7 +90,7 @@ class Feed:
         )
         stats = BatchStats(
             batch=self.batch,
-            tasks=2,
+            tasks=tasks,
             version=1,
             join=join,
             pairs=taken - lost,

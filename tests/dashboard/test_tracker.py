@@ -31,6 +31,15 @@ def test_before_the_first_micro_batch() -> None:
     assert moment.at > 1.7e9  # since 1970
 
 
+def test_a_first_micro_batch_without_rows() -> None:
+    played = feed()
+    played.second(rows=0, tasks=0)
+    moment = played.tracker.moment()
+    assert (moment.state, moment.reason) == (STARTING, "no rows have been joined yet")
+    played.second()
+    assert played.tracker.moment().state == KEEPING_UP
+
+
 def test_the_figures_of_a_steady_run() -> None:
     played = feed()
     for _ in range(10):
@@ -53,7 +62,8 @@ def test_the_figures_of_a_steady_run() -> None:
     assert moment.pages_per_row == pytest.approx(0.1)
     assert moment.bytes_by_component["cache"] == 4_000_000
     assert moment.bytes_limit == 8_000_000
-    assert moment.hot_keys[0] == ("4711", pytest.approx(0.07))
+    assert moment.hot_keys[0][0] == "4711"
+    assert moment.hot_keys[0][1] == pytest.approx(0.07)
     assert moment.oldest_s == 0
     assert moment.latency_p50_s is not None
     assert moment.latency_p99_s is not None
@@ -211,4 +221,7 @@ def test_a_line_that_neither_grows_nor_shrinks() -> None:
     grows = [at(10 + second, 10_000 + 500 * second) for second in range(10)]
     assert grows[-1] == FALLING_BEHIND
     assert [at(20 + second, 15_000) for second in range(20)][-1] == FALLING_BEHIND
-    assert at(41, 1000) == KEEPING_UP
+    # Fewer, but they would be there for hours.
+    assert [at(40 + second, 15_000 - second) for second in range(10)][-1] == FALLING_BEHIND
+    assert [at(50 + second, 14_990 - 500 * second) for second in range(10)][-1] == KEEPING_UP
+    assert at(61, 1000) == KEEPING_UP

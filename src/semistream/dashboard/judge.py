@@ -14,6 +14,9 @@ TREND_S = 6.0
 LONG_LINE_S = 2.0
 """Rows of so many seconds in line, and more and more of them, mean falling behind."""
 
+SOON_S = 60.0
+"""A line that becomes shorter is no trouble if it will be gone in this time."""
+
 GROWTH = 0.02
 """Of the input rate: a line that grows or shrinks by less is taken as even."""
 
@@ -23,10 +26,13 @@ LATE = 1.1
 
 @dataclass(frozen=True)
 class Facts:
-    """What the state depends on; None where it is not known."""
+    """What the state depends on; None where it is not known.
+
+    `worked` micro-batches had rows to join. The last one took `batch_s`, and ended `quiet_s` ago.
+    """
 
     now_s: float
-    batches: int = 0
+    worked: int = 0
     rows_in_line: int | None = None
     input_rows_s: float = 0.0
     batch_s: float = 0.0
@@ -41,7 +47,7 @@ class Judge:
     """Tells the state from the facts of one moment after the other.
 
     A pipeline falls behind when the rows that wait at its source are many and become more. It is
-    back as soon as they become fewer: it then works off what has piled up. Where the source does
+    back when they become fewer so fast that they will be gone soon. Where the source does
     not count, a pipeline falls behind when its micro-batches take longer than the time from one
     to the next.
     """
@@ -59,8 +65,8 @@ class Judge:
                 f"{format_bytes(facts.bytes_in_use)} in use, "
                 f"and the budget is {format_bytes(facts.bytes_limit)}"
             )
-        if facts.batches == 0:
-            return STARTING, "no micro-batch has ended yet"
+        if facts.worked == 0:
+            return STARTING, "no rows have been joined yet"
         return FALLING_BEHIND if behind else KEEPING_UP, reason
 
     def _judged(self, facts: Facts) -> tuple[bool, str]:
@@ -76,10 +82,10 @@ class Judge:
         in_line = f"{facts.rows_in_line:,} rows wait at the source"
         if in_line_s > LONG_LINE_S and growth > GROWTH * rate:
             return True, f"{in_line}, and {growth:,.0f} more every second"
-        if in_line_s > LONG_LINE_S and growth < -GROWTH * rate:
+        if in_line_s > LONG_LINE_S and growth < 0 and facts.rows_in_line < SOON_S * -growth:
             return False, f"catching up: {in_line}, {-growth:,.0f} fewer every second"
         if in_line_s > LONG_LINE_S and self._behind:
-            return True, f"{in_line}, and they do not become fewer"
+            return True, f"{in_line}, and will not be joined soon"
         if in_line_s > LONG_LINE_S:
             return False, f"{in_line}, and they do not become more"
         return False, "rows are joined as fast as they come"

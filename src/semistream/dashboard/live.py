@@ -74,16 +74,19 @@ class Watch:
         self.tracker.stop(reason)
 
     def __enter__(self) -> Watch:
-        if self._report is not None:
-            # Better now than after a run of hours.
-            self._report.open("a").close()
-        if self._record is not None:
-            recording = self._files.enter_context(Recording(self._record, self.about))
-            self._takers.append(recording.add)
-        if self._lines is not None:
-            self._takers.append(self._files.enter_context(Lines(self._lines, self.about)).add)
-        if self._access is not None:
-            self.server = DashboardServer(self.about, self.history, self._access)
+        with ExitStack() as files:  # closed at once if one of them cannot be opened
+            if self._report is not None:
+                # Better now than after a run of hours.
+                self._report.open("a").close()
+            if self._record is not None:
+                recording = files.enter_context(Recording(self._record, self.about))
+                self._takers.append(recording.add)
+            if self._lines is not None:
+                lines = files.enter_context(Lines(self._lines, self.about))
+                self._takers.append(lines.add)
+            if self._access is not None:
+                self.server = DashboardServer(self.about, self.history, self._access)
+            self._files = files.pop_all()
         self._take()
         self._thread.start()
         return self
@@ -96,6 +99,8 @@ class Watch:
     ) -> None:
         if isinstance(error, SemiStreamError):
             self.stop(f"failed: {error.message}")
+        elif isinstance(error, KeyboardInterrupt):
+            self.stop("ended by Ctrl-C")
         elif error is not None:
             self.stop(f"failed: {type(error).__name__}")
         self.stop("ended")

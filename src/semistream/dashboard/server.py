@@ -131,7 +131,7 @@ class DashboardServer:
         self._http = _listen(access, self._context)
         self.port = int(self._http.server_address[1])
         self._thread = threading.Thread(
-            target=self._http.serve_forever, args=(0.1,), name="semistream-dashboard", daemon=True
+            target=self._http.serve_forever, args=(0.25,), name="semistream-dashboard", daemon=True
         )
         self._thread.start()
 

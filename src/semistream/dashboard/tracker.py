@@ -126,6 +126,7 @@ class Tracker:
         self._dead_rows = 0
         self._pairs = 0
         self._batches = 0
+        self._worked = 0
         self._stopped: str | None = None
 
     def add(self, batch: MicroBatch) -> None:
@@ -135,6 +136,7 @@ class Tracker:
         with self._lock:
             self._batches += 1
             if stats.tasks:
+                self._worked += 1
                 peak = max(self._total.bytes_peak, stats.join.bytes_peak)
                 total = JoinStats.total([self._total, stats.join]).with_holdings_of(stats.join)
                 total.bytes_peak = peak
@@ -193,7 +195,7 @@ class Tracker:
         state, reason = self._judge.state(
             Facts(
                 now_s=now_s,
-                batches=self._batches,
+                worked=self._worked,
                 rows_in_line=behind,
                 input_rows_s=input_rows_s,
                 batch_s=last.seconds,

@@ -101,10 +101,10 @@
 
     drawn(moments, stacked, columns) {
       const x = moments.map((moment) => moment.at);
-      // The first series of a stack is the sum of all, so that those below are drawn over it.
+      // Each layer of a stack stands on those before it.
       const tops = columns.slice(0, stacked);
-      for (let at = stacked - 2; at >= 0; at--) {
-        const below = tops[at + 1];
+      for (let at = 1; at < stacked; at++) {
+        const below = tops[at - 1];
         tops[at] = tops[at].map((value, i) =>
           known(value) ? value + (below[i] || 0) : below[i]);
       }
@@ -124,11 +124,12 @@
     options(stacked, box) {
       const { definition, parts } = this;
       const right = parts.some((part) => part.scale === "right");
+      const least = definition.least || 1e-9;
       const axis = {
         stroke: colour("faint"), font: "11px Inter, system-ui, sans-serif",
         grid: { stroke: colour("grid"), width: 1 }, ticks: { show: false }, gap: 5,
       };
-      const upTo = (room) => (u, low, high) => [0, known(high) && high > 0 ? high * room : 1];
+      const upTo = (room) => (u, low, high) => [0, Math.max((high || 0) * room, least)];
       const logRange = (u, low, high) =>
         known(low) ? uPlot.rangeLog(low, Math.max(high, low * 10), 10, true) : [1e-3, 10];
       const y = definition.log
@@ -158,7 +159,7 @@
           : part.fill ? faded(part.colour, 0.13) : undefined,
       }));
       const bands = [];
-      for (let at = 1; at < stacked; at++) bands.push({ series: [at, at + 1] });
+      for (let at = 2; at <= stacked; at++) bands.push({ series: [at, at - 1] });
       return {
         width: box.width, height: box.height, padding: [8, right ? 0 : 10, 0, 0],
         legend: { show: false }, scales, axes, bands, series: [{}, ...series],
@@ -225,9 +226,10 @@
       }
       let listed = parts.map((part, at) => [part, this.shown(this.values[at])]);
       if (definition.few) {
-        const largest = [...listed].sort((a, b) => (b[1] || 0) - (a[1] || 0));
-        const kept = new Set(largest.slice(0, definition.few));
-        listed = listed.filter((one) => kept.has(one));
+        const layers = listed.filter(([part]) => !part.dashed);
+        const largest = layers.sort((a, b) => (b[1] || 0) - (a[1] || 0));
+        const left = new Set(largest.slice(definition.few));
+        listed = listed.filter((one) => !left.has(one));
       }
       for (const [part, value] of listed) {
         let text = known(value) ? (part.value || definition.value)(value) : "–";

@@ -61,6 +61,8 @@ const semistream = {};
   const above = (name) => (moment) => (moment[name] > 0 ? moment[name] : null);
   const total = (name) => (moment) => moment.totals && moment.totals[name];
 
+  // The large ones at the bottom, in one order whatever their sizes do.
+  const FIRST_COMPONENTS = ["cache", "pool", "queue", "waiting rows", "read buffer", "output"];
   const COMPONENT_COLOURS = ["blue", "teal", "violet", "amber", "sky", "rose", "lime", "grey"];
 
   const PHASES = [
@@ -90,7 +92,12 @@ const semistream = {};
     for (const moment of moments) {
       for (const name of Object.keys(moment.bytes_by_component || {})) names.add(name);
     }
-    return [...names].sort().map((name, at) => ({
+    const place = (name) => {
+      const at = FIRST_COMPONENTS.indexOf(name);
+      return at < 0 ? FIRST_COMPONENTS.length : at;
+    };
+    const ordered = [...names].sort((a, b) => place(a) - place(b) || (a < b ? -1 : 1));
+    return ordered.map((name, at) => ({
       label: name,
       colour: COMPONENT_COLOURS[at % COMPONENT_COLOURS.length],
       of: (moment) => (moment.bytes_by_component ? moment.bytes_by_component[name] || 0 : null),
@@ -118,7 +125,7 @@ const semistream = {};
     {
       id: "memory", title: "Memory",
       hint: "What the join holds, by component. The stack stays below the dashed budget.",
-      value: format.bytes, tick: format.bytesTick, summary: "peak",
+      value: format.bytes, tick: format.bytesTick, summary: "peak", few: 3,
       stack: components,
       lines: () => [{ label: "budget", colour: "bad", of: field("bytes_limit"), dashed: true }],
     },
@@ -164,14 +171,14 @@ const semistream = {};
     {
       id: "batches", title: "Spark's micro-batch",
       hint: "Time of a micro-batch by phase. All but join and sink is Spark's fixed cost.",
-      value: format.ms, tick: format.msTick, few: 4,
+      value: format.ms, tick: format.msTick, few: 3,
       stack: phases,
       facts: [["batch", (moment) => moment.batch, format.count]],
     },
     {
       id: "lost", title: "Without a partner",
-      hint: "Rows with no master row; dead letters cannot be processed, shed were dropped.",
-      value: format.rate, tick: format.rateTick,
+      hint: "Unmatched: no master row. Dead letters: unusable. Shed: dropped by choice.",
+      value: format.rate, tick: format.rateTick, least: 10,
       lines: () => [
         { label: "unmatched", colour: "blue", of: field("unmatched_rows_s"), fill: true,
           count: total("numUnmatchedProbeRecords") },
