@@ -15,13 +15,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import semistream as ss
-from semistream.core.errors import OptionError
+from semistream.core.errors import OptionError, SourceError
 from semistream.etl import Dimension, new_lookup, new_seen
 from semistream.spark import (
     duplicates,
     enrich,
     maintain,
     read_master,
+    read_sink,
     snapshot_difference,
     star,
     stats,
@@ -269,10 +270,10 @@ def test_late_dimensions(spark: SparkSession, tmp_path: Path) -> None:
         return stream.start(out, "out", processingTime="300 milliseconds")
 
     def arrived() -> dict[int, str | None]:
-        folder = stream.directory / "out"
-        if not (folder / "_spark_metadata").exists():
+        try:
+            rows = read_sink(stream.directory / "out").to_table().to_pylist()
+        except SourceError:  # no row has arrived yet
             return {}
-        rows = spark.read.parquet(str(folder)).toArrow().to_pylist()
         assert len({row["number"] for row in rows}) == len(rows), "released at most once"
         return {row["number"]: row["problem"] for row in rows}
 

@@ -12,6 +12,7 @@ import pytest
 
 import semistream as ss
 from semistream.core.errors import ChangeError, OptionError, SchemaError, StoreError
+from semistream.store import apply
 from semistream.store.apply import apply_changes, compact_master
 from semistream.store.changes import OPERATIONS
 from semistream.store.inspect import master_rows
@@ -190,7 +191,8 @@ def test_versions_stay_that_are_asked_for(tmp_path: Path) -> None:
     assert [one.name for one in path.glob("v*")] == ["v7"]
 
 
-def test_compaction_comes_by_itself(tmp_path: Path) -> None:
+def test_compaction_comes_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply, "LEAST_DEAD_BYTES", 0)
     path = built(tmp_path / "m", fill=0.9)
     everything = table(np.arange(ROWS) * 2, 9)
     assert [apply_changes(path, everything, op=None).compacted for _ in range(3)] == [

@@ -96,7 +96,7 @@ class Recipe:
             how=self.how,
             memory=self.memory_bytes,
             columns=self.columns,
-            mark=MARK if self.marks else None,
+            **({"mark": MARK} if self.marks else {}),
             **self.options,
         )
 
