@@ -70,7 +70,10 @@ def applied(rows: Content, changes: pa.Table, *, adds: bool) -> Content:
             by_key.pop(row[0], None)
         if operation != "delete":
             by_key.setdefault(row[0], Counter())[row] += 1
-    return sum(by_key.values(), Counter())
+    merged: Content = Counter()
+    for some in by_key.values():
+        merged.update(some)
+    return merged
 
 
 def built(path: Path, *, texts: bool = False, many: bool = False, **build: Any) -> Path:

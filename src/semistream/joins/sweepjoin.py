@@ -216,7 +216,9 @@ class SweepJoin(IndexedJoin):
             least = int(2 * self.match.worth)
             if self._pool_was_full and self.cache.keys:
                 earning = int(counts[least:].sum() * self.cache.rows / self.cache.keys)
-        self._resize(earning + refused)
+        if not self._filter_bytes:
+            # One change of the pool at a time: what leaves it must have left before the next.
+            self._resize(earning + refused)
         self._peak_rows = self.waiting.rows
         self._pool_was_full = False
 
