@@ -88,6 +88,7 @@ class Recipe:
 
     def make(self, version: int, shard: int | None = None) -> Operator:
         """The operator for the whole master, or for one of its shards."""
+        options = {"mark": MARK, **self.options} if self.marks else self.options
         return make_join(
             self.algorithm,
             self.open(version, shard),
@@ -96,8 +97,7 @@ class Recipe:
             how=self.how,
             memory=self.memory_bytes,
             columns=self.columns,
-            **({"mark": MARK} if self.marks else {}),
-            **self.options,
+            **options,
         )
 
 
