@@ -22,7 +22,12 @@ def make(folder: Path, sales: int = 3000, seed: int = 1) -> None:
     shops = random.choice(["north", "south"], sales).tolist()
     products = (random.zipf(1.3, sales) % 200).tolist()
     rows = [
-        {"sale": number, "shop": shop, "product": f"p{product}" if product else None, "units": 1}
+        {
+            "sale": number,
+            "shop": shop,
+            "product": None if number % 40 == 0 else f"p{product}",
+            "units": 1,
+        }
         for number, (shop, product) in enumerate(zip(shops, products, strict=True))
     ]
     rows += [rows[number] for number in random.integers(0, sales, sales // 10)]

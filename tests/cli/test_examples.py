@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -37,27 +42,39 @@ def sql(query: str, folder: Path) -> Counter[tuple[Any, ...]]:
         return Counter(connection.execute(query.replace("@", str(folder))).fetchall())
 
 
+def sunk(folder: Path) -> str:
+    """The files that a sink has committed, for SQL."""
+    from semistream.spark.sinks import sink_files
+
+    return f"read_parquet({[str(file) for file in sink_files(folder)]})"
+
+
 def test_surrogate_keys(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     folder = made("surrogate_keys", tmp_path, 800)
     ended = run("run", folder / "pipeline.toml", "--json")
     assert ended.code == 0, ended.err
-    keys = "select sale, units, product_key from '@/warehouse/*.parquet'"
-    first = sql(keys, folder)
+    first = check_surrogate_keys(folder)
+    # A restart with deliveries that all came before brings nothing new.
+    shutil.copy(folder / "sales" / "0.json", folder / "sales" / "9.json")
+    assert run("run", folder / "pipeline.toml").code == 0
+    assert check_surrogate_keys(folder) == first
+
+
+def check_surrogate_keys(folder: Path) -> Counter[tuple[Any, ...]]:
+    """Every sale is there once, every product of a shop has one key of its own."""
+    first = sql(f"select sale, units, product_key from {sunk(folder / 'warehouse')}", folder)
     sales = sql("select distinct sale from read_json('@/sales/*.json')", folder)
     assert Counter({(sale,): 1 for sale, _, _ in first}) == sales
     assert first.total() == len(sales)
     pairs = sql(
-        """select distinct s.shop, s.product, w.product_key from '@/warehouse/*.parquet' w
+        f"""select distinct s.shop, s.product, w.product_key from {sunk(folder / "warehouse")} w
         join (select distinct * from read_json('@/sales/*.json')) s using (sale)""",
         folder,
     )
     known = [(shop, product, key) for shop, product, key in pairs if product is not None]
     assert len({key for *_, key in known}) == len(known) == len({pair[:2] for pair in known})
     assert {key for _, product, key in pairs if product is None} == {-1}
-    # A restart with deliveries that all came before brings nothing new.
-    shutil.copy(folder / "sales" / "0.json", folder / "sales" / "9.json")
-    assert run("run", folder / "pipeline.toml").code == 0
-    assert sql(keys, folder) == first
+    return first
 
 
 def test_tpch(run: Run, spark: SparkSession, tmp_path: Path) -> None:
@@ -67,6 +84,16 @@ def test_tpch(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     assert not (folder / "customers.master").exists()
     ended = run("run", folder / "pipeline.toml", "--json")
     assert ended.code == 0, ended.err
+    found, dead = check_tpch(folder)
+    first, second = ended.json["joins"]
+    assert Path(first["master"]).name == "customers.master"
+    assert first["rows_in"] == 900 == first["matched"] + first["dead"]
+    assert first["dead"] == dead > 100
+    assert second["rows_in"] == found == second["matched"] + second["unmatched"]
+
+
+def check_tpch(folder: Path) -> tuple[int, int]:
+    """Orders of customers as they are after all changes; how many, and how many were given up."""
     now = """(select c_custkey, c_name, c_mktsegment, c_acctbal from '@/customers.parquet'
         where c_custkey >= 5 union all select c_custkey, c_name, c_mktsegment, c_acctbal
         from '@/changes/*.parquet' where op <> 'delete')"""
@@ -90,11 +117,7 @@ def test_tpch(run: Run, spark: SparkSession, tmp_path: Path) -> None:
         anti join {now} on o_custkey = c_custkey""",
         folder,
     )
-    first, second = ended.json["joins"]
-    assert Path(first["master"]).name == "customers.master"
-    assert first["rows_in"] == 900 == first["matched"] + first["dead"]
-    assert first["dead"] == dead.total() > 100
-    assert second["rows_in"] == found.total() == second["matched"] + second["unmatched"]
+    return found.total(), dead.total()
 
 
 def test_weather(run: Run, spark: SparkSession, tmp_path: Path) -> None:
@@ -109,6 +132,45 @@ def test_weather(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     )
     assert sql("select * from '@/joined/*.parquet'", folder) == wanted
     assert "matched + 0 unmatched" in ended.out
+
+
+COMMAND = "from semistream.cli import main; main()"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "check"), [("surrogate_keys", check_surrogate_keys), ("tpch", check_tpch)]
+)
+def test_killed_and_started_again(
+    name: str, check: Callable[[Path], object], tmp_path: Path
+) -> None:
+    """Killed by -9 with all its processes at random moments, an example ends as if never."""
+    folder = made(name, tmp_path, 60_000)
+    file = folder / "pipeline.toml"
+    file.write_text(file.read_text() + '[spark]\nmaster = "local[2]"\n')
+    random = np.random.default_rng(5)
+    kills = 0
+    for life in range(12):
+        last = life >= 6
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, "run", str(file)],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            _, said = process.communicate(timeout=200 if last else random.uniform(6, 14))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            kills += 1
+            continue
+        assert process.returncode == 0, said.decode()
+        break
+    print(f"{kills} kills")
+    assert kills > 0
+    check(folder)
 
 
 @pytest.mark.parametrize("name", ["orders", "surrogate_keys", "tpch", "weather"])

@@ -253,7 +253,9 @@ class SweepJoin(IndexedJoin):
                 if hits < self.match.worth * self.cache.keys:
                     # Where keys are alike, some are asked for twice by chance: that is no merit.
                     earning, refused = 0, 0
-        self._resize(earning + refused)
+        if not self._filter_bytes:
+            # One change of the pool at a time: what leaves it must have left before the next.
+            self._resize(earning + refused)
         self._peak_rows = self.waiting.rows
         self._pool_was_full = False
 

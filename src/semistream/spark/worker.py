@@ -86,6 +86,7 @@ class Recipe:
 
     def make(self, version: int, shard: int | None = None) -> Operator:
         """The operator for the whole master, or for one of its shards."""
+        options = {"mark": MARK, **self.options} if self.marks else self.options
         return make_join(
             self.algorithm,
             self.open(version, shard),
@@ -94,8 +95,7 @@ class Recipe:
             how=self.how,
             memory=self.memory_bytes,
             columns=self.columns,
-            mark=MARK if self.marks else None,
-            **self.options,
+            **options,
         )
 
 

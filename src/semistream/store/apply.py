@@ -11,7 +11,7 @@ Inserts find room on the page where they belong if the master was built with a f
 
 Pages that no version needs any more stay in the files until `compact_master` writes all rows anew,
 in order and with the fill factor restored. `apply_changes` does so by itself when a page file has
-more such pages than live ones.
+more such pages than live ones, and 4 MiB of them.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ KEPT_PINS = 2
 
 CHUNK_BYTES = 32 << 20
 """Pages that are changed at a time."""
+
+LEAST_DEAD_BYTES = 4 << 20
+"""Pages that nobody needs do not matter before they are so many."""
 
 INSERTS = ("replace", "add")
 
@@ -163,7 +166,10 @@ def apply_changes(
         if settled is not None:
             new.change(settled)
         result = new.publish(sequence=reader.sequence, feeds=feeds)
-        compacted = compaction and any(2 * one.pages < one.stored for one in result.shards)
+        compacted = compaction and any(
+            one.stored - one.pages > max(one.pages, LEAST_DEAD_BYTES // manifest.page_bytes)
+            for one in result.shards
+        )
         if compacted:
             with open_master(directory) as changed:
                 result = _compacted(directory, changed)

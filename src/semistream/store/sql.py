@@ -70,7 +70,7 @@ def read_table(
     """
     connection = _Connection(uri, (), _pause)
     chosen = "*" if columns is None else ", ".join(_quoted(name) for name in columns)
-    with _reading(uri, table):
+    with _reading(table):
         return connection.stream(f"SELECT {chosen} FROM {_table(table)}")
 
 
@@ -93,8 +93,12 @@ def open_table(
     if rows_per_page < 1:
         raise OptionError(f"rows_per_page={rows_per_page} is not above zero", hint="leave it out")
     connection = _Connection(uri, tuple(pauses_s), pause)
-    with _reading(uri, table):
-        return TableMaster.of(connection, table, key, columns, rows_per_page)
+    try:
+        with _reading(table):
+            return TableMaster.of(connection, table, key, columns, rows_per_page)
+    except BaseException:
+        connection.close()
+        raise
 
 
 class TableMaster(FileMaster):
@@ -361,20 +365,27 @@ class _Connection:
         self._pauses_s = pauses_s
         self._pause = pause
         self._open: Any = None
+        self._given_up: BaseException | None = None
         self._lock = threading.Lock()
 
     def table(self, query: str) -> pa.Table:
         """The result of a query; a lost connection is opened again before it is given up."""
         with self._lock:
+            if self._given_up is not None:
+                # Reads that were planned before fail at once.
+                raise self._given_up
             for pause_s in (*self._pauses_s, None):
                 try:
                     with self._connected().cursor() as cursor:
                         cursor.execute(query)
                         return cursor.fetch_arrow_table()
                 except Exception as error:
-                    if not _is_lost(error) or pause_s is None:
+                    if not _is_lost(error):
                         raise self._failed(error) from error
                     self.close()
+                    if pause_s is None:
+                        self._given_up = self._failed(error)
+                        raise self._given_up from error
                     self._pause(pause_s)
         raise AssertionError("not reached")
 
@@ -411,10 +422,9 @@ class _Connection:
                     "tables in PostgreSQL need the package adbc-driver-postgresql",
                     hint="pip install 'semistream[postgres]'",
                 ) from error
-            opened = driver.connect(self._uri)
-            with opened.cursor() as cursor:
+            self._open = driver.connect(self._uri)
+            with self._open.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            self._open = opened
         return self._open
 
     def _failed(self, error: BaseException) -> BaseException:
@@ -440,7 +450,7 @@ def _is_lost(error: BaseException) -> bool:
 class _reading:
     """Errors of the driver in here say which table they are about."""
 
-    def __init__(self, uri: str, table: str) -> None:
+    def __init__(self, table: str) -> None:
         self.table = table
 
     def __enter__(self) -> None:
