@@ -26,11 +26,16 @@ SYSTEMS = [
 
 
 def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path) -> None:
-    options = ["--seconds", 0.2, "--max-wait", "200 ms", "--workdir", tmp_path / "work"]
+    from semistream.bench.spark import USUAL
+
+    assert list(USUAL) == SYSTEMS
+    systems = [*SYSTEMS, "semistream-by-shard"]
+    options = ["--seconds", 0.2, "--max-wait", "1500 ms", "--workdir", tmp_path / "work"]
+    options += ["--systems", ",".join(systems)]
     ended = run(*SMALL, *options, "--out", tmp_path / "out", "--json")
     assert ended.code == 0, ended.err
     cells = ended.json
-    assert [cell["system"] for cell in cells] == SYSTEMS
+    assert [cell["system"] for cell in cells] == systems
     for cell in cells:
         assert cell["verified"] is True
         assert cell["batch_rows"] == 2000
