@@ -28,6 +28,7 @@ from semistream.joins.absent import AbsentFilter
 from semistream.joins.api import run
 from semistream.joins.registry import JOINS
 from semistream.kernels.jit import read_only
+from semistream.shed import optimal_loss
 from semistream.store.inspect import master_rows, page_table
 from semistream.store.sources import open_source
 from semistream.workloads import bursty_counts, products, sales
@@ -87,6 +88,7 @@ def _steps(folder: Path) -> Iterator[Step]:
             for how in HOWS:
                 yield f"{join}, {name} keys, {how}", partial(_join, folder / name, join, type_, how)
             yield f"{join}, {name} keys, rounds", partial(_repeat, folder / name, join, type_)
+    yield "shedding", partial(_shed, folder / "integer")
     yield "workloads", _generate
 
 
@@ -159,6 +161,21 @@ def _repeat(path: Path, join: str, keys: pa.DataType) -> None:
         with make() as second:
             second.restore(snapshot)
             list(second.finish())
+
+
+def _shed(path: Path) -> None:
+    shed: list[pa.RecordBatch] = []
+    batches = _rows(pa.int64(), _ROWS).to_batches()
+    ss.join(
+        batches,
+        path,
+        on="key",
+        memory="4MB",
+        overload="shed:topw",
+        shed_to=shed.append,
+        shed_rows=9,
+    ).read_all()
+    optimal_loss([1, 2], 1, 2)
 
 
 def _generate() -> None:
