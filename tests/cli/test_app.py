@@ -20,6 +20,7 @@ from semistream.joins.registry import DEFAULT, JOINS
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
 
+
 def leaves(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if not isinstance(command, click.Group):
         return [path]
