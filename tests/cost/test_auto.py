@@ -89,7 +89,9 @@ def test_it_goes_over_when_the_stream_changes_for_good(
     monkeypatch.setattr(auto, "LOOK_ROWS", 20_000)
     monkeypatch.setattr(auto, "SAMPLE_ROWS", 5000)
     operator = made(path, by_skew)
-    seen, names, numbers = 0, [], []
+    seen = 0
+    names: list[str] = []
+    numbers = []
     for batch in (*batches(150_000, 0.0), *batches(250_000, 1.2, start=150_000)):
         rest = batch
         while rest.num_rows:

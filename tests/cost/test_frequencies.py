@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from semistream.core.errors import OptionError
@@ -10,9 +11,10 @@ from semistream.cost import Frequencies
 from semistream.workloads.zipf import zipf_ranks
 
 
-def exact(keys: int, exponent: float) -> np.ndarray:
-    weights = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
-    return weights / weights.sum()
+def exact(keys: int, exponent: float) -> npt.NDArray[np.float64]:
+    weights: npt.NDArray[np.float64] = np.arange(1, keys + 1, dtype=np.float64) ** -exponent
+    weights /= weights.sum()
+    return weights
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0, 1.3])

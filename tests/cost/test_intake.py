@@ -19,7 +19,7 @@ def masses(skew: float) -> npt.NDArray[np.float64]:
     keys = PARTITIONS * 100
     weights = np.arange(1, keys + 1, dtype=np.float64) ** -skew
     spread = np.bincount(generator.permutation(keys) // 100, weights=weights / weights.sum())
-    return spread
+    return spread.astype(np.float64)
 
 
 def simulated(pi: npt.NDArray[np.float64], position: float | None) -> float:

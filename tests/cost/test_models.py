@@ -40,7 +40,8 @@ def unit_costs(**given: float) -> UnitCosts:
 
 
 USUAL = UnitCosts(
-    ((1, Costs(*([1e-7] * (len(COST_NAMES) - 1)), call=1e-4)),), {"buffered": ReadCost(1e-6, 1e-6)}
+    ((1, Costs(**(dict.fromkeys(COST_NAMES, 1e-7) | {"call": 1e-4}))),),
+    {"buffered": ReadCost(1e-6, 1e-6)},
 )
 
 

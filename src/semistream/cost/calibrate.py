@@ -476,7 +476,8 @@ def _stream(skew: float) -> list[pa.RecordBatch]:
             "number": np.arange(STREAM_ROWS),
         }
     )
-    return table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
+    return batches
 
 
 def _processor() -> str | None:

@@ -142,8 +142,9 @@ class Workload:
         if self.by_frequency:
             return _by_class(left, rest, self.frequencies.count, pages)
         place = _places(len(single), max(int(self.frequencies.count), 1), pages)
-        masses = np.bincount(place, weights=left, minlength=pages)
-        return masses + rest / pages
+        masses: _F64 = np.bincount(place, weights=left, minlength=pages).astype(np.float64)
+        masses += rest / pages
+        return masses
 
 
 def keys_of(master: FileMaster) -> int:

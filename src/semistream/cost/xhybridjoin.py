@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from semistream.cost import intake
 from semistream.cost.model import Plan
 from semistream.cost.probing import ProbingModel, _printed
@@ -41,7 +43,7 @@ class XHybridJoinModel(ProbingModel):
         masses = workload.page_masses().copy()
         share = float(masses[:held].sum()) / max(float(masses.sum()), 1e-12)
         masses[:held] = 0.0
-        spans = intake.np.add.reduceat(masses, intake.np.arange(0, len(masses), plan.pages))
+        spans = np.add.reduceat(masses, np.arange(0, len(masses), plan.pages))
         loads = self.loads(workload, plan)
         # Rows for held pages wait for the next step: they take slots of the others.
         waits = intake.hybrid(spans, plan.waiting).rows

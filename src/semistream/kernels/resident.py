@@ -68,7 +68,7 @@ def answer(
     hashed = match.page_key.count > 0
     stride = match.page.record_bytes
     width = out.stream.record_bytes
-    done = np.int64(0)
+    done = 0
     while done < keys.size:
         count = min(np.int64(keys.size) - done, np.int64(PAIRS))
         for k in range(count):

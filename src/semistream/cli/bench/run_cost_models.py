@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -21,14 +22,16 @@ from semistream.cost.units import UnitCosts
 from semistream.joins.registry import JOINS
 from semistream.store.file import IO_MODES
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
 MEDIAN_ERROR, MOST_ERROR = 0.15, 0.40
 """What predictions are held to."""
 
 
-def _grid_options(joins: str, memory: str, skew: str) -> Any:
+def _grid_options(joins: str, memory: str, skew: str) -> Callable[[_F], _F]:
     """The options that the three commands share, with their defaults."""
 
-    def decorate(command: Any) -> Any:
+    def decorate(command: _F) -> _F:
         for option in reversed(
             (
                 click.option("--rows", type=int, default=2_000_000, show_default=True,
