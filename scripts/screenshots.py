@@ -31,8 +31,9 @@ def main(arguments: list[str]) -> None:
             path = Path(arguments[0])
         else:
             path = Path(made) / "demo.jsonl"
-            command = [sys.executable, "-c", DEMO, "demo", "--seconds", "60", "--record", str(path)]
-            subprocess.run(command, check=True)
+            # Rows that pile up while Spark starts are worked off in view, on a slow machine too.
+            demo = ["demo", "--seconds", "60", "--rate", "50000", "--record", str(path)]
+            subprocess.run([sys.executable, "-c", DEMO, *demo], check=True)
         run, history = RecordedRun(path), History()
         for moment in run.moments():
             if moment.state != STOPPED:

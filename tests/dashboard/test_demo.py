@@ -51,7 +51,7 @@ def command(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.spark
 def test_the_page_of_a_demo(browser: Browser) -> None:
-    arguments = ["demo", "--dashboard", "--seconds", 8, "--rows", 50_000, "--memory", "4MB"]
+    arguments = ["demo", "--dashboard", "--seconds", 6, "--rows", 50_000, "--memory", "4MB"]
     with command(*arguments, "--rate", 20_000) as (process, address):
         with opened(browser, address) as seen:
             seen.wait_for_state("starting", 20)  # before Spark is there
@@ -71,7 +71,7 @@ def test_the_page_of_a_demo(browser: Browser) -> None:
                 timeout=5000,
             )
             assert seen.page.locator(".keys .key").count() == 8
-            assert seen.wait_for_state("stopped", 60) == "its 8 seconds are over"
+            assert seen.wait_for_state("stopped", 60) == "its 6 seconds are over"
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
         assert "same as DuckDB" in out

@@ -326,7 +326,10 @@
 
   function draw() {
     if (document.hidden) return;
-    const shown = range === "whole" ? whole : recent;
+    const all = range === "whole" ? whole : recent;
+    // Nothing is to be seen of the time in which Spark starts.
+    const begun = all.findIndex((moment) => moment.state !== "starting");
+    const shown = begun > 0 ? all.slice(begun) : all;
     for (const panel of panels) panel.draw(shown);
     showClock(null);
   }
