@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,10 +135,7 @@ def test_without_following_the_version_stays(path: Path) -> None:
 def test_a_version_too_large_for_the_memory(path: Path) -> None:
     """The join goes on with the version that it has."""
     schema = stream(0).schema
-    with pytest.raises(BudgetError) as error:
-        ss.make_join("sweepjoin", path, on="id", schema=schema, memory=1000)
-    least = re.findall(r"\d+", error.value.hint)[0]
-    with ss.make_join("sweepjoin", path, on="id", schema=schema, memory=least) as join:
+    with ss.make_join("sweepjoin", path, on="id", schema=schema, memory="195kB") as join:
         list(run(join, [stream(1)]))
         many = np.arange(KEYS, 60 * KEYS)
         rows = pa.table({"id": many, "version": many, "name": ["n" * 40] * len(many)})
