@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +109,32 @@ def test_no_filter_without_a_storm(tmp_path: Path) -> None:
     joined = ss.join(stream, path, on="id", memory="600kB")
     assert sum(batch.num_rows for batch in joined) == 100_000
     assert "absent filter" not in joined.stats.bytes_by_component
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+@pytest.mark.parametrize("memory", ["4MB", "8MB", "24MB"])
+def test_what_a_storm_costs(memory: str, skew: float, tmp_path: Path) -> None:
+    """Nine of ten keys absent take at most twice the time of keys that are there."""
+    rows, sent = 2_000_000, 3_000_000
+    random = np.random.default_rng(1)
+    columns = {f"c{i}": random.integers(0, 1 << 60, rows) for i in range(6)}
+    table = pa.table({"id": np.arange(rows) * 10, **columns})
+    ss.build_master(tmp_path / "m", table, "id", fill=0.8)
+    asked = random.integers(0, rows, sent)
+    if skew:
+        shares = np.cumsum(1 / np.arange(1, rows + 1))
+        ranks = np.searchsorted(shares, random.random(sent) * shares[-1])
+        asked = random.permutation(rows)[ranks]
+    absent = np.where(random.random(sent) < 0.9, random.integers(1, 10, sent), 0)
+    took = {}
+    with ss.open_master(tmp_path / "m") as master:
+        for name, keys in (("hits", asked * 10), ("storm", asked * 10 + absent)) * 2:
+            stream = pa.table({"id": keys, "number": np.arange(sent)})
+            start = time.perf_counter()
+            joined = ss.join(stream, master, on="id", how="left", memory=memory)
+            assert sum(batch.num_rows for batch in joined) == sent
+            took[name] = time.perf_counter() - start  # the second time, with kernels loaded
+    rates = {name: f"{sent / seconds / 1000:,.0f} k rows/s" for name, seconds in took.items()}
+    print(memory, "skew", skew, rates)
+    assert took["storm"] < 2 * took["hits"]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import semistream as ss
-from semistream.core.errors import CallOrderError, SchemaError
+from semistream.core.errors import BudgetError, CallOrderError, SchemaError
 from semistream.joins.api import run
 from semistream.joins.operator import Operator
 from semistream.joins.registry import JOINS
@@ -130,6 +130,19 @@ def test_without_following_the_version_stays(path: Path) -> None:
 
     joined = ss.join(batches(), path, on="id", memory="1MB").read_all()
     assert set(joined["version"].to_pylist()) == {1}
+
+
+def test_a_version_too_large_for_the_memory(path: Path) -> None:
+    """The join goes on with the version that it has."""
+    schema = stream(0).schema
+    with ss.make_join("sweepjoin", path, on="id", schema=schema, memory="195kB") as join:
+        list(run(join, [stream(1)]))
+        many = np.arange(KEYS, 60 * KEYS)
+        rows = pa.table({"id": many, "version": many, "name": ["n" * 40] * len(many)})
+        ss.apply_changes(path, rows, op=None)
+        with pytest.raises(BudgetError, match="needs at least"):
+            moved(join, path)
+        assert set(versions_of(list(run(join, [stream(2)])))) == {1}
 
 
 def test_rows_that_wait_hold_their_version(path: Path, tmp_path: Path) -> None:

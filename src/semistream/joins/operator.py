@@ -238,11 +238,18 @@ class Operator(SemiStreamJoin):
             raise SchemaError(
                 "the other version has other columns or another key", hint="make a new join"
             )
-        touched = master.touched_since(self.master.manifest.version)
-        self.master = master
+        old, self.master = self.master, master
+        try:
+            plan = self.divide(self._blob_bytes)
+        except BaseException:
+            # The memory does not suffice: go on with what was there.
+            self.master = old
+            self.divide(self._blob_bytes)
+            raise
+        self.plan = plan
         if self._out is None:
-            self.plan = self.divide(self._blob_bytes)
             return
+        touched = master.touched_since(old.manifest.version)
         self._set_aside()
         reader = self._reader
         assert reader is not None
@@ -251,7 +258,6 @@ class Operator(SemiStreamJoin):
         for component in self.budget.in_use():
             self.budget.set(component, 0)
         self.match.open_page = self.match.open_touched = 0
-        self.plan = self.divide(self._blob_bytes)
         self.renew(touched)
         fresh = self._reader
         assert fresh is not None

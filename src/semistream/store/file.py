@@ -197,8 +197,8 @@ class FileMaster:
         if stamp == self._stamp:
             return None
         manifest = read_manifest(self.path)
-        self._stamp = stamp
         if manifest.version == self.manifest.version:
+            self._stamp = stamp
             return None
         return FileMaster(self.path, manifest, self.io, self.shard)
 
