@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from semistream import build_master
 from semistream.core.errors import StoreError
 from semistream.spark import enrich, stats
+from semistream.spark.packing import _packing_of
 from semistream.spark.versions import (
     ABANDONED_S,
     KEPT,
@@ -131,13 +132,10 @@ def test_a_stream_takes_up_a_new_version_and_a_replay_the_old_one(
     assert seen == [(0, {"old"}, ROWS), (1, {"new"}, ROWS), (1, {"new"}, ROWS)]
 
 
-@pytest.mark.parametrize("max_wait", [None, "1 hour"])
-def test_a_master_that_is_deleted_during_the_run(
-    spark: SparkSession, tmp_path: Path, max_wait: str | None
-) -> None:
+def test_a_master_that_is_deleted_during_the_run(spark: SparkSession, tmp_path: Path) -> None:
     path = build(tmp_path / "m", "old")
     stream = FileStream(spark, tmp_path / "s", STREAM.schema)
-    out = enrich(stream.frame(), path, "k", memory="4MB", max_wait=max_wait)
+    out = enrich(stream.frame(), path, "k", memory="4MB")
     stream.send(STREAM)
     query = stream.start(out, "out", processingTime="0 seconds")
     query.processAllAvailable()
@@ -156,6 +154,11 @@ def test_a_master_that_a_task_cannot_open(spark: SparkSession, tmp_path: Path) -
     (path / "v1" / "index").unlink()
     with pytest.raises(PythonException, match=r"cannot use the master.*every executor must reach"):
         out.collect()
+
+
+def test_a_master_that_a_task_with_waiting_rows_cannot_open(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"a task on \S+ cannot use the master: there is no"):
+        _packing_of(str(tmp_path / "gone"), 1, 4)
 
 
 def test_a_master_in_which_no_note_can_be_written(tmp_path: Path) -> None:
