@@ -246,6 +246,9 @@ def run_spark(
         options.max_wait,
         tasks,
     )
+    tell("all of it once into the operating system's cache, so that no system is cold")
+    for folder in (tables.master, files):
+        _read_through(folder)
     with tempfile.TemporaryDirectory(dir=workdir, prefix="spark-") as scratch:
         streams: dict[int, Stream] = {}
         with ProductOracle(options.rows, scratch=Path(scratch)) as oracle:
@@ -262,6 +265,15 @@ def run_spark(
             # Notes of a query that will not be started again.
             shutil.rmtree(tables.master / PINS, ignore_errors=True)
             shutil.rmtree(tables.sharded / PINS, ignore_errors=True)
+
+
+def _read_through(folder: Path) -> None:
+    room = bytearray(1 << 20)
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.readinto(room):
+                    pass
 
 
 def _bucketed_table(
