@@ -7,6 +7,7 @@ from typing import Any
 
 from semistream.core.budget import parse_bytes, type_of_size
 from semistream.cost.model import (
+    LEAST_ROWS,
     CostModel,
     Plan,
     geometric,
@@ -63,7 +64,8 @@ class ScanModel(CostModel):
             "scratch": SCRATCH_BYTES + row_room(workload, memory_bytes),
             **self.more_parts(workload, memory_bytes),
         }
-        shares = self.divided(workload, memory_bytes, parts, "waiting rows")
+        least = LEAST_ROWS * (workload.slot_bytes + 8) + 4096
+        shares = self.divided(workload, memory_bytes, parts, "waiting rows", least)
         own = {} if chunk == CHUNK_BYTES else {"chunk": chunk}
         return Plan(
             memory_bytes,
