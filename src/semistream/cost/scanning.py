@@ -84,7 +84,7 @@ class ScanModel(CostModel):
         return [pages * page for pages in geometric(1, max(most, 1))]
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        return self.scanned(workload, plan, max(plan.waiting / plan.packets, 1.0))
+        return self.scanned(workload, plan, plan.waiting / plan.packets)
 
     def scanned(
         self,
