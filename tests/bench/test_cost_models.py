@@ -63,8 +63,9 @@ def test_sizes_of_reads(workdir: Path) -> None:
 def test_the_least_memory_for_a_rate(workdir: Path) -> None:
     """A low rate is held; a rate far above what the models allow the memory is not."""
     grid = replace(GRID, joins=("meshjoin",))
-    slow = list(run_least_memory(grid, workdir, TYPICAL, rate=2000, seconds=0.5, shares=(1.0,)))
-    assert [one.held for one in slow] == [True]
+    # Costs here are not this machine's, so that there is memory to spare.
+    (slow,) = run_least_memory(grid, workdir, TYPICAL, rate=2000, seconds=0.5, shares=(20.0,))
+    assert slow.held
     # Costs of nearly nothing promise what no machine holds.
     fast = replace(
         TYPICAL, sizes=tuple((size, replace(costs, **dict.fromkeys(vars(costs), 1e-12)))

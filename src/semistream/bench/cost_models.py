@@ -36,8 +36,8 @@ WHOLE = {"1%": "120%", "5%": "150%", "10%": "200%"}
 SETTLING_S = 30.0
 """How long a cache may take to fill: SSBJ moves a few keys every three passes."""
 
-HELD_BACKLOG_S = 1.0
-"""A rate is held while fewer rows wait to be accepted than come in this time."""
+HELD_SHARE = 0.1
+"""A rate was held if at the end no more than this part of the rows was not accepted yet."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def run_least_memory(
                     share=share,
                     seconds=seconds,
                     backlog_rows=backlog,
-                    held=backlog <= rate * HELD_BACKLOG_S,
+                    held=backlog <= HELD_SHARE * rate * seconds,
                 )
 
 

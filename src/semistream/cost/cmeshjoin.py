@@ -43,7 +43,7 @@ class CMeshJoinModel(ScanModel):
         )
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        entering = max(plan.waiting / plan.packets, 1.0)
+        entering = plan.waiting / plan.packets
         share = CACHE_SHARE * workload.frequencies.top(plan.cached / workload.key_rows)
         return self.scanned(
             workload, plan, entering, hit_share=share, has_cache=True, offered=entering

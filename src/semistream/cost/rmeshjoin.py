@@ -27,7 +27,7 @@ class RMeshJoinModel(ScanModel):
         return min(chunks * parts, max(workload.pages, 1))
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        entering = max(plan.waiting / plan.packets, 1.0)
+        entering = plan.waiting / plan.packets
         return self.scanned(workload, plan, entering, pages=workload.pages / plan.packets)
 
     def intake(self, workload: Workload, plan: Plan, *, printed: bool = False) -> float:

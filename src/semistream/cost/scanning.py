@@ -7,6 +7,7 @@ from typing import Any
 
 from semistream.core.budget import parse_bytes, type_of_size
 from semistream.cost.model import (
+    LEAST_ROWS,
     CostModel,
     Plan,
     geometric,
@@ -63,7 +64,8 @@ class ScanModel(CostModel):
             "scratch": SCRATCH_BYTES + row_room(workload, memory_bytes),
             **self.more_parts(workload, memory_bytes),
         }
-        shares = self.divided(workload, memory_bytes, parts, "waiting rows")
+        least = LEAST_ROWS * (workload.slot_bytes + 8) + 4096
+        shares = self.divided(workload, memory_bytes, parts, "waiting rows", least)
         own = {} if chunk == CHUNK_BYTES else {"chunk": chunk}
         return Plan(
             memory_bytes,
@@ -82,7 +84,7 @@ class ScanModel(CostModel):
         return [pages * page for pages in geometric(1, max(most, 1))]
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        return self.scanned(workload, plan, max(plan.waiting / plan.packets, 1.0))
+        return self.scanned(workload, plan, plan.waiting / plan.packets)
 
     def scanned(
         self,

@@ -49,7 +49,7 @@ class SsbjModel(ScanModel):
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         _, share, waiting = self.balanced(workload, plan)
-        entering = max(waiting / plan.packets, 1.0)
+        entering = waiting / plan.packets
         held = replace(plan, waiting=waiting)
         return self.scanned(
             workload, held, entering, hit_share=share, has_cache=True, watched=WATCHING

@@ -43,7 +43,8 @@ class XHybridJoinModel(ProbingModel):
         masses = workload.page_masses().copy()
         share = float(masses[:held].sum()) / max(float(masses.sum()), 1e-12)
         masses[:held] = 0.0
-        spans = np.add.reduceat(masses, np.arange(0, len(masses), plan.pages))
+        starts = np.arange(0, len(masses), plan.pages)
+        spans = np.add.reduceat(masses, starts)
         loads = self.loads(workload, plan)
         # Rows for held pages wait for the next step: they take slots of the others.
         waits = intake.hybrid(spans, plan.waiting).rows
