@@ -35,6 +35,7 @@ COMMANDS = [
     ["bench", "list"],
     ["bench", "run"],
     ["bench", "run", "core"],
+    ["bench", "run", "shedding"],
     ["bench", "run", "spark"],
 ]
 
