@@ -23,7 +23,7 @@ from pyarrow import feather
 
 import semistream as ss
 from semistream.core.errors import BadRowError, OptionError, StoreError
-from semistream.store import sorting, writing
+from semistream.store import durable, sorting, writing
 from semistream.store.file import FileMaster
 from semistream.store.inspect import page_heads, page_table
 
@@ -423,14 +423,14 @@ def test_a_full_disk_undoes_the_build(
 ) -> None:
     written = 0
 
-    def write(file: int, data: memoryview) -> int:
+    def write(file: int, data: memoryview, offset: int) -> int:
         nonlocal written
         if written >= pages:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         written += 1
-        return os.write(file, data[:8192])
+        return os.pwrite(file, data[:8192], offset)
 
-    monkeypatch.setattr(writing, "os", SimpleNamespace(**{**vars(os), "write": write}))
+    monkeypatch.setattr(durable, "os", SimpleNamespace(**{**vars(os), "pwrite": write}))
     open_files = len(list(OPEN_FILES.iterdir()))
     with pytest.raises(StoreError, match=r"the disk is full: .*m' was undone.*Hint: free space"):
         ss.build_master(tmp_path / "m", table(20_000), "id", shards=3)

@@ -22,7 +22,9 @@ from semistream.cost.frequencies import Frequencies
 from semistream.cost.units import ReadCost, UnitCosts
 from semistream.cost.workload import Workload, keys_of
 from semistream.joins import registry
+from semistream.joins.deadlines import Wait
 from semistream.joins.operator import Operator
+from semistream.store.file import FileMaster
 
 CANDIDATES = ("sweepjoin", "hybridjoin", "cachejoin", "sscj", "ssij")
 """Joins that are best somewhere; the first one where no other is clearly better."""
@@ -126,8 +128,15 @@ class AutoJoin(Operator):
         paper="this project", idea="the join that the cost models favour", skew="as the join has it"
     )
 
-    def __init__(self, *args: Any, chooser: Chooser = choose, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        chooser: Chooser = choose,
+        max_wait: Wait | None = None,
+        **options: Any,
+    ) -> None:
         self.chooser = chooser
+        self._max_wait = max_wait
         self._inner: Operator | None = None
         self._before: list[JoinStats] = []
         self._next: Choice | None = None
@@ -225,6 +234,22 @@ class AutoJoin(Operator):
             self._since_look = 0
         self.at_work.restore(snapshot)
 
+    @property
+    def is_due(self) -> bool:
+        return self.at_work.is_due
+
+    def move_to(self, master: FileMaster) -> None:
+        self._check_open()
+        try:
+            self.at_work.move_to(master)
+            self.master = master
+        except BudgetError:
+            # The version is too large for the join at work, which another one may not mind.
+            self.master = master
+            self._next = self._choose(Frequencies.zipf(max(keys_of(master), 1), 0.0))
+            if self._next.join == self.at_work.name or not self._go_over():
+                raise
+
     def close(self) -> None:
         self._closed = True
         if self._inner is not None:
@@ -304,7 +329,14 @@ class AutoJoin(Operator):
     def _make(self, join: str) -> Operator:
         kind = registry.JOINS[join]
         budget = MemoryBudget(self.budget.limit_bytes, owner=kind.name)
-        return kind(self.master, self.binding, budget, clock=self.clock, seed=self.seed)
+        return kind(
+            self.master,
+            self.binding,
+            budget,
+            clock=self.clock,
+            seed=self.seed,
+            max_wait=self._max_wait,
+        )
 
 
 registry.use_for_auto(AutoJoin)

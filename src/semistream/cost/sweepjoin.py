@@ -18,10 +18,12 @@ from semistream.cost.model import (
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.sweepjoin import (
+    BUFFER_PART,
     GAP_PAGES,
     LONGEST_RUN_BYTES,
     MOST_BUFFER_BYTES,
     MOST_OUTPUT_BYTES,
+    RUNS_IN_BUFFER,
 )
 
 
@@ -40,7 +42,7 @@ class SweepJoinModel(CostModel):
         page, limit = workload.page_bytes, memory_bytes
         wanted = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
         output = output_bytes(workload, limit, wanted / limit)
-        buffer = max(min(limit // 12, MOST_BUFFER_BYTES) // page, 2)
+        buffer = max(min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // page, 2)
         parts: dict[str, float] = {
             "index": workload.index_bytes,
             "output": output,
@@ -103,7 +105,9 @@ class SweepJoinModel(CostModel):
         waits = 2 * pool
         rows = waits / max(1 - share, 1e-6)
         wanted = intake.wanted_pages(workload.page_masses(keys), rows)
-        longest = max(min(plan.buffer_pages // 6, LONGEST_RUN_BYTES // workload.page_bytes), 1)
+        longest = max(
+            min(plan.buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // workload.page_bytes), 1
+        )
         pages, requests, seeks = intake.runs(wanted, GAP_PAGES[workload.io], longest)
         results = rows * workload.results
         calls = results / plan.output_rows

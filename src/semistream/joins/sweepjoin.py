@@ -23,6 +23,9 @@ GAP_PAGES = {"direct": 4, "buffered": 1}
 """Gaps that are read through on today's disks: a separate request costs about as much as this many
 pages."""
 
+BUFFER_PART, RUNS_IN_BUFFER = 10, 4
+"""The read buffer is this part of the memory, and takes this many runs of the greatest length."""
+
 LONGEST_RUN_BYTES = 256 * 1024
 MOST_BUFFER_BYTES = 4 << 20
 """Beyond these a disk gains nothing: several requests of this length keep it busy."""
@@ -109,7 +112,7 @@ class SweepJoin(IndexedJoin):
         output = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
         parts = self.common_parts(index=True, output_share=output / limit)
         parts["page chains"] = 4 * max(master.pages, 1)
-        buffer = min(limit // 10, MOST_BUFFER_BYTES) // master.page_bytes
+        buffer = min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
@@ -128,7 +131,9 @@ class SweepJoin(IndexedJoin):
         self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
         self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
         buffer_pages = plan["read buffer"] // master.page_bytes
-        self._longest_run = max(min(buffer_pages // 4, LONGEST_RUN_BYTES // master.page_bytes), 1)
+        self._longest_run = max(
+            min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes), 1
+        )
         self._reader = master.reader(buffer_pages, measure=self.clock.real)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
