@@ -36,11 +36,9 @@ LOOK_ROWS = 1 << 20
 VOTES = 3
 """Looks in a row that must agree before a join gives way to another."""
 
-GAIN = 1.1
-"""A join gives way to one that is predicted to be faster by this factor."""
-
-FIRST_GAIN = 1.05
-"""The same for the first choice."""
+GAIN = 1.25
+"""A join gives way to one that is predicted to be faster by this factor, the default at first as
+well: predictions may be off by as much."""
 
 TYPICAL = UnitCosts(
     tuple((size, PRIOR) for size in SIZES),
@@ -99,7 +97,7 @@ def choose(workload: Workload, memory_bytes: int, now: str | None = None) -> Cho
         return Choice(now or CANDIDATES[0], "no model fits so little memory")
     base = now if now in rates else next(iter(rates))
     best = max(rates, key=lambda name: rates[name])
-    if rates[best] < rates[base] * (GAIN if now else FIRST_GAIN):
+    if rates[best] < rates[base] * GAIN:
         best = base
     share = memory_bytes / max(workload.pages * workload.page_bytes, 1)
     others = ", ".join(
