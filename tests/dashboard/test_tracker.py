@@ -75,6 +75,16 @@ def test_the_figures_of_a_steady_run() -> None:
     assert moment.totals["avgJoinFanOut"] == 1
 
 
+def test_a_worker_without_a_task_still_holds_its_memory() -> None:
+    played = feed()
+    played.second()
+    whole = played.tracker.moment()
+    played.budget //= 2  # one of two workers had a task
+    played.second()
+    moment = played.tracker.moment()
+    assert (moment.bytes_limit, moment.bytes_in_use) == (whole.bytes_limit, whole.bytes_in_use)
+
+
 def test_no_prediction_unless_the_statistics_carry_one() -> None:
     played = feed()
     played.second()

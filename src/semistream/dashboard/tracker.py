@@ -177,9 +177,11 @@ class Tracker:
         quiet_s = now_s - last.ended_ns / 1e9
         still = self._stopped is not None or quiet_s > max(WINDOW_S, 3 * last.seconds)
         recent = [] if still else self._recent
-        held, total = last.stats.join, self._total
-        if not last.stats.tasks:  # nothing to join: what is held is what was held before
-            held = total
+        total = self._total
+        # A small micro-batch hears only of the workers that had a task in it; the others still hold
+        # what they held.
+        fullest = max(self._recent, key=lambda one: (one.stats.join.bytes_limit, one.ended_ns))
+        held = fullest.stats.join if fullest.stats.tasks else total
         did = JoinStats.total(one.stats.join for one in recent)
         span_s = self._span_s()
         slots = max((one.stats.tasks for one in recent), default=0)
