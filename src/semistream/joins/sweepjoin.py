@@ -38,7 +38,7 @@ more than the joining."""
 
 FIRST_CACHE_SHARE = 0.3
 
-ABSENT_SHARE = 0.25
+ABSENT_SHARE = 0.5
 """With more of the keys absent, a filter is worth its memory and a reading of all pages."""
 
 LEAST_ROWS = 64
@@ -69,7 +69,7 @@ class SweepJoin(IndexedJoin):
     not used up (small batches that are drained each time), its rest is the cache's.
 
     *Absent keys.* A row whose key is not there waits as long as others and is never cached. When
-    more than a quarter of the keys of a sweep are absent, a filter is made of all pages: a byte for
+    more than half of the keys of a sweep are absent, a filter is made of all pages: a byte for
     every row of the master, or half or a quarter of that, if it is at most half of the memory that
     pool and cache share. From then on such rows leave at once.
     """

@@ -31,6 +31,9 @@ from semistream.store.file import open_master
 POOL = "SEMISTREAM_JOIN"
 """The variable in the environment of Python workers that makes a pool of its own."""
 
+LETTERS = {"semistream": "dead letters"}
+"""By this a column of dead letters is known to the next `enrich`."""
+
 _JOINING = (DrainedJoin.__name__, "SurrogateTask", "DuplicateTask")
 """What the functions are called that hold operators, in Spark's plans."""
 
@@ -109,7 +112,7 @@ def enrich(
         )
     output, key_names = result
     output = pa.schema([field for field in output if field.name != MARK])
-    if dead_letters is not None and _has_letters(schema, dead_letters):
+    if dead_letters is not None and _has_letters(df, dead_letters):
         output = pa.schema([field.with_nullable(True) for field in output])
     elif dead_letters is not None:
         if dead_letters in output.names:
@@ -122,6 +125,8 @@ def enrich(
     spark_output, arrow_output = spark_schema(output)
     if df.isStreaming:
         tidy(df.sparkSession, path)
+    if dead_letters is not None:
+        spark_output[dead_letters].metadata = LETTERS
     recipe = Recipe(
         name=f"semistream-{next(_numbers)}",
         master=path,
@@ -212,9 +217,9 @@ def _rule(
     return ("inner" if missing == "drop" else "left"), missing
 
 
-def _has_letters(schema: pa.Schema, name: str) -> bool:
-    """Whether a stream has the dead letters of an `enrich` before."""
-    return name in schema.names and schema.field(name).type == pa.string()
+def _has_letters(df: DataFrame, name: str) -> bool:
+    """Whether a DataFrame has the dead letters of an `enrich` before."""
+    return name in df.columns and df.schema[name].metadata == LETTERS
 
 
 def _checked(
