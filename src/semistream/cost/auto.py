@@ -49,10 +49,11 @@ TYPICAL = UnitCosts(
 
 @dataclass(frozen=True)
 class Choice:
-    """A join and why."""
+    """A join and why; `rows_per_s` is what the models predict of it (0: they were not asked)."""
 
     join: str
     reason: str
+    rows_per_s: float = 0.0
 
 
 Chooser = Callable[[Workload, int, str | None], Choice]
@@ -107,6 +108,7 @@ def choose(workload: Workload, memory_bytes: int, now: str | None = None) -> Cho
         best,
         f"{rates[best]:,.0f} rows/s predicted with memory for {share:.1%} of the master "
         f"({size}); predicted rows/s: {others}",
+        rates[best],
     )
 
 
@@ -262,7 +264,11 @@ class AutoJoin(Operator):
             peak = max(one.bytes_peak for one in (*self._before, now))
             total = JoinStats.total([*self._before, now]).with_holdings_of(now)
             now = replace(total, bytes_peak=peak, algorithm=now.algorithm)
-        return replace(now, plan=replace(plan, reason=self._reason))
+        return replace(
+            now,
+            plan=replace(plan, reason=self._choice.reason),
+            predicted_rows_s=self._choice.rows_per_s,
+        )
 
     # Choosing.
 
@@ -290,7 +296,7 @@ class AutoJoin(Operator):
         choice = self._choose(frequencies)
         self._frequencies = frequencies
         if choice.join == self.at_work.name:
-            self._reason, self._votes = choice.reason, 0
+            self._choice, self._votes = choice, 0
             return
         self._votes += 1
         if first or self._votes >= VOTES:
@@ -322,7 +328,7 @@ class AutoJoin(Operator):
             made = self._make(choice.join)
         if self._inner is not None:
             self._inner.close()
-        self._inner, self._reason = made, choice.reason
+        self._inner, self._choice = made, choice
 
     def _make(self, join: str) -> Operator:
         kind = registry.JOINS[join]
