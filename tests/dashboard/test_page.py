@@ -56,9 +56,13 @@ def test_panels_fill_numbers_change_and_nothing_scrolls(browser: Browser, played
         seen.wait_for_panels(5)
         assert not seen.scrolls()
         assert min(seen.colours().values()) > 10
-        before = seen.legend("rates")
-        assert "input 100 k/s" in before
-        assert "joined 100 k/s" in before
+        # All thirty seconds have arrived when the rates of the last are shown.
+        for shown in ("input 100 k/s", "joined 100 k/s"):
+            seen.page.wait_for_function(
+                "(shown) => document.querySelector('#panel-rates .legend').innerText"
+                ".replace(/\\s+/g, ' ').includes(shown)",
+                arg=shown,
+            )
         assert "predicted 170 k/s" in seen.legend("cost")
         assert "budget 8.0 MB" in seen.legend("memory")
         played.seconds(10, rows=50_000)
