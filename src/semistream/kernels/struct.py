@@ -8,6 +8,7 @@ addresses; the struct on Python's side keeps them alive.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from functools import cache
 from typing import Any
 
@@ -15,8 +16,14 @@ import numpy as np
 from numba.core import types
 from numba.core.datamodel import models
 from numba.core.datamodel.registry import register_default
+from numba.core.errors import NumbaExperimentalFeatureWarning
 from numba.extending import NativeValue, typeof_impl, unbox
 from numba.np.numpy_support import from_dtype
+
+# Records in records are a novelty to numba, of which it warns whoever compiles a kernel.
+warnings.filterwarnings(
+    "ignore", "(?s).*has been considered a subtype of", NumbaExperimentalFeatureWarning
+)
 
 
 class StructType(types.Record):
