@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 
 import numba
 import numpy as np
@@ -43,3 +44,17 @@ def test_other_names_do_not_exist() -> None:
         _ = outer.nothing
     with pytest.raises(ValueError, match="nothing"):
         outer.nothing = 3
+
+
+def test_a_struct_in_another_process() -> None:
+    """Arrays go along: an address means nothing there."""
+    inner = Struct(struct_type("a b"), a=np.arange(3), b=7)
+    struct = Struct(
+        struct_type("x y", nested=struct_type("a b")), x=5, y=np.arange(4), nested=inner
+    )
+    again = pickle.loads(pickle.dumps(struct))
+    assert again.x == 5
+    assert again.y == again.array("y").ctypes.data != struct.y
+    assert again.array("y").tolist() == [0, 1, 2, 3]
+    assert again.nested["b"] == 7
+    assert again.nested["a"] == again.array("nested").array("a").ctypes.data

@@ -104,6 +104,10 @@ class Struct:
         other._take(self._box.copy(), dict(self._alive), self.kernel._numba_type_, self._word_of)
         return other
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Addresses mean nothing in another process: arrays go along, and get new ones there.
+        return _rebuilt, (self._box.dtype, self._box.tobytes(), self._alive)
+
     def _take(
         self,
         box: np.ndarray[Any, np.dtype[Any]],
@@ -146,6 +150,14 @@ class Struct:
     def array(self, name: str) -> Any:
         """The array that stands in a field as its address."""
         return self.__dict__["_alive"][name]
+
+
+def _rebuilt(dtype: np.dtype[Any], data: bytes, alive: dict[str, Any]) -> Struct:
+    struct = Struct(dtype)
+    struct._box.view(np.uint8)[:] = np.frombuffer(data, np.uint8)
+    for name, value in alive.items():
+        setattr(struct, name, value)
+    return struct
 
 
 @cache

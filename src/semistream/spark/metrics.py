@@ -36,7 +36,7 @@ WAITING = -2
 """Stands for the micro-batch in records of rows that wait: they hold until the next such record,
 since a part of the stream without news has no task that could speak for it."""
 
-CACHES = ("cache", "buffer pool", "R-buffer", "non-swappable part")
+CACHES = ("cache", "buffer pool", "R-buffer", "non-swappable part", "pages")
 """What the joins call the part of their memory that holds master rows or pages."""
 
 JOIN_NAME = "_semistream_join"

@@ -99,9 +99,11 @@ class Recorder(StreamingQueryListener):
             self.first = self.first or batch
             self.worked += 1
             join = batch.stats.join
-            peak = max(self._total.bytes_peak, join.bytes_peak)
+            # A small micro-batch may have had a task on one of several workers only.
             self._total = replace(
-                JoinStats.total([self._total, join]).with_holdings_of(join), bytes_peak=peak
+                JoinStats.total([self._total, join]).with_holdings_of(join),
+                bytes_peak=max(self._total.bytes_peak, join.bytes_peak),
+                bytes_limit=max(self._total.bytes_limit, join.bytes_limit),
             )
         for number, (master, did) in enumerate(batch.joins):
             one = self._balances.setdefault(number, Balance(master))

@@ -224,7 +224,7 @@ class WaitingRoom(StatefulProcessor):
         self.ledger.update((ledger.to_json(),))
         waiting = ledger.buckets.values()
         deadline_ms = min((bucket.deadline_ms for bucket in waiting), default=None)
-        oldest_ms = None if deadline_ms is None else deadline_ms - self.wait_ms
+        oldest_ms = None if deadline_ms is None else deadline_ms - self.wait_ms + self.early_ms
         record_waiting(self.accumulator, int(key[0]), ledger.rows, oldest_ms)
 
     def _taken(self, segment: int) -> bytes:
