@@ -47,7 +47,7 @@ REPEATED = 500
 
 SALE_TYPES = "product_id bigint, quantity int, sale_id bigint"
 BATCH_ROWS = 2000
-BATCHES_PER_LIFE = 2
+BATCHES_PER_LIFE = 6
 SEED = 11
 MISSING = 0.1
 MAX_WAIT = "2 seconds"
