@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from semistream.core.errors import SourceError
+from semistream.spark import read_sink
 from semistream.spark.schemas import spark_schema
 from semistream.store.manifest import read_manifest, version_directory, write_manifest
 
@@ -51,6 +53,13 @@ class FileStream:
         writer = writer.option("checkpointLocation", str(self.directory / f"{name}.checkpoint"))
         writer = writer.option("path", str(self.directory / name))
         return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+    def rows_written(self, name: str) -> int:
+        """How many rows the sink has committed; none before its first micro-batch."""
+        try:
+            return read_sink(self.directory / name).count_rows()
+        except SourceError:
+            return 0
 
     def arrived(self, name: str, schema: pa.Schema) -> pa.Table:
         """What the sink has committed; Spark honours its log of what that is."""
