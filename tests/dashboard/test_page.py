@@ -62,6 +62,7 @@ def test_panels_fill_numbers_change_and_nothing_scrolls(browser: Browser, played
                 "(shown) => document.querySelector('#panel-rates .legend').innerText"
                 ".replace(/\\s+/g, ' ').includes(shown)",
                 arg=shown,
+                timeout=5000,
             )
         assert "predicted 170 k/s" in seen.legend("cost")
         assert "budget 8.0 MB" in seen.legend("memory")

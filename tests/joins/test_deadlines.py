@@ -13,7 +13,7 @@ import semistream as ss
 from semistream.core.errors import DeadlineError, OptionError
 from semistream.core.join import SemiStreamJoin
 from semistream.joins.deadlines import MOST_LATE, SURE, Durations, parse_wait
-from semistream.joins.registry import DISK_JOINS, JOINS
+from semistream.joins.registry import JOINS
 from semistream.joins.scanning import ScanJoin
 from semistream.testing import ManualClock
 from semistream.workloads import zipf_ranks
@@ -22,7 +22,7 @@ ROWS = 4000
 SCHEMA = pa.schema({"k": pa.int64(), "event": pa.int64()})
 
 SCANS = [name for name, kind in JOINS.items() if issubclass(kind, ScanJoin)]
-LOOKUPS = [name for name in DISK_JOINS if name not in SCANS]
+LOOKUPS = [name for name in JOINS if name not in SCANS]
 
 
 class DiskClock(ManualClock):
@@ -52,6 +52,8 @@ def batches(rows: int, size: int) -> list[pa.RecordBatch]:
 
 def make(name: str, master: ss.FileMaster, clock: ManualClock, **options: Any) -> Any:
     arguments: dict[str, Any] = {"memory": "500kB", "on": "k", "schema": SCHEMA, **options}
+    if name == "memoryjoin":
+        arguments["memory"] = "1MB"  # it needs all of the master
     if name == "ssij":
         arguments |= {"seek_s": 8e-3, "page_s": 1e-4}
     return ss.make_join(name, master, clock=clock, **arguments)
@@ -103,7 +105,7 @@ def waits(
     return late, stats
 
 
-@pytest.mark.parametrize("join", DISK_JOINS)
+@pytest.mark.parametrize("join", JOINS)
 def test_no_row_waits_longer(join: str, master: ss.FileMaster) -> None:
     late, _ = waits(join, master, 4.0, 0.1)
     assert max(late) <= 4.0

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -170,28 +171,15 @@ def run_core(
 ) -> Iterator[CoreResult]:
     """Run the grid, skew by skew and memory by memory; each cell is yielded when it is done."""
     clock = clock or SystemClock()
-    tell(f"the master of {options.rows:,} rows")
-    with product_master(
-        workdir, options.rows, sold_by=options.sold_by, io=options.io, report=report
-    ) as master:
-        _check_budgets(options, master)
-        tell("the stream, and DuckDB's join of it to compare with")
-        streams: dict[float, list[pa.RecordBatch]] = {}
-        expected: dict[float, Expected] = {}
-        with ProductOracle(options.rows, scratch=workdir) as oracle:
-            for skew in options.skews:
-                streams[skew] = _stream(options, skew)
-                expected[skew] = oracle.expected(streams[skew])
+    with prepared(options, workdir, tell=tell, report=report, check=_check_budgets) as ground:
         for join in options.joins:
             tell(f"{join}: loading its kernels")
-            _dry_run(join, master, options, streams[options.skews[0]])
+            ground.load_kernels(join, options.memories[-1])
         grid = itertools.product(options.skews, options.memories, options.joins)
         for number, (skew, memory, join) in enumerate(grid, start=1):
             tell(f"[{number:2}/{options.cells}] {join}, memory {memory}, skew {skew:g}")
             yield measure(
-                master,
-                streams[skew],
-                expected[skew],
+                ground,
                 join=join,
                 memory=memory,
                 skew=skew,
@@ -202,10 +190,51 @@ def run_core(
             )
 
 
+@dataclass(frozen=True)
+class Ground:
+    """What a grid is run on: the master and, for every skew, the stream and what it must give."""
+
+    master: FileMaster
+    streams: dict[float, list[pa.RecordBatch]]
+    expected: dict[float, Expected]
+
+    def load_kernels(self, join: str, memory: str) -> None:
+        """Load or compile everything that the join calls: that takes seconds the first time."""
+        (first, *_), *_ = self.streams.values()
+        with make(join, self.master, memory) as operator:
+            feed = _Feed(operator, [first.slice(0, DRY_ROWS)])
+            while operator.stats.rows_in < DRY_ROWS:
+                feed.advance()
+            for _ in operator.finish():
+                pass
+
+
+@contextmanager
+def prepared(
+    options: CoreOptions,
+    workdir: Path,
+    *,
+    tell: Told = lambda line: None,
+    report: Report | None = None,
+    check: Callable[[CoreOptions, FileMaster], None] = lambda options, master: None,
+) -> Iterator[Ground]:
+    """Build the master where it is not there, `check` it, make streams, let DuckDB join them."""
+    tell(f"the master of {options.rows:,} rows")
+    with product_master(
+        workdir, options.rows, sold_by=options.sold_by, io=options.io, report=report
+    ) as master:
+        check(options, master)
+        tell("the stream, and DuckDB's join of it to compare with")
+        ground = Ground(master, {}, {})
+        with ProductOracle(options.rows, scratch=workdir) as oracle:
+            for skew in options.skews:
+                ground.streams[skew] = list(stream_of(options, skew))
+                ground.expected[skew] = oracle.expected(ground.streams[skew])
+        yield ground
+
+
 def measure(
-    master: FileMaster,
-    stream: Sequence[pa.RecordBatch],
-    expected: Expected,
+    ground: Ground,
     *,
     join: str,
     memory: str,
@@ -220,11 +249,11 @@ def measure(
 
     The warm-up goes on for up to `settle_s` more while the share of hits still rises.
     """
-    produced = Checksum()
+    master, produced = ground.master, Checksum()
     with ResidentGrowth() as growth:
-        operator = _make(join, master, memory, seed=seed, clock=clock, **options)
+        operator = make(join, master, memory, seed=seed, clock=clock, **options)
         with operator:
-            feed = _Feed(operator, stream)
+            feed = _Feed(operator, ground.streams[skew])
             _warm_up(feed, produced, master.pages, seconds, clock)
             _settle(feed, produced, master.pages, settle_s, clock)
             growth.pause()
@@ -253,7 +282,7 @@ def measure(
         peak_rss_growth_bytes=growth.peak_bytes,
         layout="frequency" if master.by_frequency else "key",
         io=master.io,
-        verified=expected.agrees(produced, final.rows_in) and final.rows_waiting == 0,
+        verified=ground.expected[skew].agrees(produced, final.rows_in) and final.rows_waiting == 0,
         modelled_rows_per_s=rows / modelled_s if modelled_s else None,
         rows=rows,
         seconds=measured_s,
@@ -364,7 +393,7 @@ def _answered(stats: JoinStats) -> int:
     return stats.rows_in - stats.rows_waiting
 
 
-def _make(
+def make(
     join: str,
     master: FileMaster,
     memory: str,
@@ -373,6 +402,7 @@ def _make(
     clock: Clock | None = None,
     **options: Any,
 ) -> Operator:
+    """A join as this benchmark has it."""
     return make_join(
         join,
         master,
@@ -386,30 +416,18 @@ def _make(
     )
 
 
-def _stream(options: CoreOptions, skew: float) -> list[pa.RecordBatch]:
-    rows = options.preloaded_rows
-    return list(sales(rows, products=options.rows, skew=skew, seed=options.seed))
+def stream_of(options: CoreOptions, skew: float) -> pa.RecordBatchReader:
+    """The stream that is preloaded."""
+    return sales(options.preloaded_rows, products=options.rows, skew=skew, seed=options.seed)
 
 
 def _check_budgets(options: CoreOptions, master: FileMaster) -> None:
     """All joins are made once before the first is run, so that a grid fails at once or not."""
     for join, memory in itertools.product(options.joins, options.memories):
         try:
-            _make(join, master, memory).close()
+            make(join, master, memory).close()
         except BudgetError as error:
             raise BudgetError(
                 f"memory {memory}: {error.message}",
                 hint=f"give more memory or rows, or leave {join} out with --joins",
             ) from None
-
-
-def _dry_run(
-    join: str, master: FileMaster, options: CoreOptions, stream: Sequence[pa.RecordBatch]
-) -> None:
-    """Load or compile everything that the join calls: that takes seconds the first time."""
-    with _make(join, master, options.memories[-1]) as operator:
-        feed = _Feed(operator, [stream[0].slice(0, DRY_ROWS)])
-        while operator.stats.rows_in < DRY_ROWS:
-            feed.advance()
-        for _ in operator.finish():
-            pass

@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.bench.core import CoreOptions as Grid
-from semistream.bench.core import Told, _dry_run, _make, measure
+from semistream.bench.core import Ground, Told, make, measure, prepared, stream_of
 from semistream.bench.masters import product_master
-from semistream.bench.oracle import PAYLOAD, Expected, ProductOracle
+from semistream.bench.oracle import PAYLOAD
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
@@ -27,7 +27,7 @@ from semistream.cost import MODELS, UnitCosts, Workload
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
 from semistream.store.file import FileMaster
-from semistream.workloads import sale_schema, sales
+from semistream.workloads import sale_schema
 from semistream.workloads.arrivals import Arrivals
 
 WHOLE = {"1%": "120%", "5%": "150%", "10%": "200%"}
@@ -123,7 +123,9 @@ def run_cells(
     """Run the grid; each cell is yielded when it is done. Joins that a memory is too small for are
     left out, with a word."""
     clock = clock or SystemClock()
-    with _prepared(grid, workdir, tell) as (master, streams, expected):
+    with prepared(grid, workdir, tell=tell) as ground:
+        master = ground.master
+        _load_kernels(ground, grid)
         cells = list(itertools.product(grid.skews, grid.joins, grid.memories))
         for number, (skew, join, given) in enumerate(cells, start=1):
             memory = WHOLE.get(given, given) if join == "memoryjoin" else given
@@ -134,9 +136,7 @@ def run_cells(
             try:
                 plan = model.plan(workload, size, costs)
                 result = measure(
-                    master,
-                    streams[skew],
-                    expected[skew],
+                    ground,
                     join=join,
                     memory=memory,
                     skew=skew,
@@ -177,7 +177,9 @@ def run_buffers(
 ) -> Iterator[BufferResult]:
     """For joins with an option for the size of reads: every second value of its grid, measured."""
     clock = clock or SystemClock()
-    with _prepared(grid, workdir, tell) as (master, streams, expected):
+    with prepared(grid, workdir, tell=tell) as ground:
+        master = ground.master
+        _load_kernels(ground, grid)
         for skew, join, memory in itertools.product(grid.skews, grid.joins, grid.memories):
             model, workload = MODELS[join], _workload(master, skew)
             size = parse_bytes(memory, of=master.data_bytes)
@@ -191,9 +193,7 @@ def run_buffers(
                 plan = model.plan(workload, size, costs, **options)
                 predicted.append(model.service_rate(workload, plan, costs))
                 cell = measure(
-                    master,
-                    streams[skew],
-                    expected[skew],
+                    ground,
                     join=join,
                     memory=memory,
                     skew=skew,
@@ -235,14 +235,14 @@ def run_least_memory(
     clock = clock or SystemClock()
     skew = grid.skews[0]
     with product_master(workdir, grid.rows, io=grid.io) as master:
-        stream = list(sales(grid.preloaded_rows, products=grid.rows, skew=skew, seed=grid.seed))
+        stream = list(stream_of(grid, skew))
         for join in grid.joins:
             tuned = least_memory(join, _workload(master, skew), rate, costs)
             plan = tuned.prediction.plan
             for share in shares:
                 memory = int(share * plan.memory_bytes)
                 tell(f"{join}, {memory:,} bytes, {rate:,.0f} rows/s for {seconds:g} s")
-                operator = _make(
+                operator = make(
                     join, master, str(memory), seed=grid.seed, clock=clock, **plan.settings
                 )
                 with operator:
@@ -296,34 +296,10 @@ def hold(
             operator.take()
 
 
-class _prepared:
-    """Master, streams and what they must give; closes the master at the end."""
-
-    def __init__(self, grid: Grid, workdir: Path, tell: Told) -> None:
-        self._grid, self._workdir, self._tell = grid, workdir, tell
-
-    def __enter__(
-        self,
-    ) -> tuple[FileMaster, dict[float, list[pa.RecordBatch]], dict[float, Expected]]:
-        grid = self._grid
-        self._tell(f"the master of {grid.rows:,} rows")
-        self._master = product_master(self._workdir, grid.rows, sold_by=grid.sold_by, io=grid.io)
-        self._tell("the stream, and DuckDB's join of it to compare with")
-        streams: dict[float, list[pa.RecordBatch]] = {}
-        expected: dict[float, Expected] = {}
-        with ProductOracle(grid.rows, scratch=self._workdir) as oracle:
-            for skew in grid.skews:
-                rows = grid.preloaded_rows
-                made = sales(rows, products=grid.rows, skew=skew, seed=grid.seed)
-                streams[skew] = list(made)
-                expected[skew] = oracle.expected(streams[skew])
-        for join in grid.joins:
-            if join != "memoryjoin":
-                _dry_run(join, self._master, grid, streams[grid.skews[0]])
-        return self._master, streams, expected
-
-    def __exit__(self, *error: object) -> None:
-        self._master.close()
+def _load_kernels(ground: Ground, grid: Grid) -> None:
+    for join in grid.joins:
+        if join != "memoryjoin":  # which may need more memory than the grid has
+            ground.load_kernels(join, grid.memories[-1])
 
 
 def _workload(master: FileMaster, skew: float) -> Workload:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from semistream.cli import render
+from semistream.cli.options import json_option
 from semistream.cli.watching import announce, page_options
 from semistream.core.clock import SystemClock
 from semistream.dashboard import (
@@ -36,6 +37,7 @@ from semistream.dashboard import (
 )
 @click.option("--seconds", type=click.FloatRange(min=0), hidden=True, help="End after this time.")
 @page_options
+@json_option
 def dashboard(
     file: Path,
     speed: float,
@@ -45,6 +47,7 @@ def dashboard(
     port: int,
     token: str | None,
     hide_keys: bool,
+    as_json: bool,
 ) -> None:
     """Replay the run that FILE has recorded ('semistream run … --record FILE').
 
@@ -56,9 +59,12 @@ def dashboard(
         report.write_text(report_of(run, hide_keys=hide_keys), encoding="utf-8")
         _warn(run)
         render.note(f"Report: {report}")
+        if as_json:
+            render.document({"report": str(report), "problem": run.problem})
         return
     history, stop = History(), threading.Event()
     server = DashboardServer(run.about, history, Access(host, port, token))
+    count = 0
     try:
         announce(server)
         clock = SystemClock()
@@ -77,6 +83,8 @@ def dashboard(
     finally:
         history.close()
         server.close()
+    if as_json:
+        render.document({"address": server.address, "moments": count, "problem": run.problem})
 
 
 def _warn(run: RecordedRun) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -16,6 +17,62 @@ def json_option(command: _F) -> _F:
         "--json", "as_json", is_flag=True, help="Print one JSON document on standard output."
     )
     return option(command)
+
+
+def workdir_option(command: _F) -> _F:
+    """`--workdir`: where a benchmark keeps its masters."""
+    option = click.option(
+        "--workdir",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Where masters are kept. [default: a folder below the system's temporary one]",
+    )
+    return option(command)
+
+
+def out_option(command: _F) -> _F:
+    """`--out`: where a benchmark's results are stored."""
+    option = click.option(
+        "--out",
+        type=click.Path(path_type=Path, file_okay=False),
+        help="Store the results with the machine's description below this folder.",
+    )
+    return option(command)
+
+
+def memories_option(default: str) -> Callable[[_F], _F]:
+    """`--memory` of a grid: several in one word."""
+    return click.option(
+        "--memory",
+        callback=names,
+        metavar="SIZE[,SIZE…]",
+        default=default,
+        show_default=True,
+        help="Memories of a join: 64MB, or 5% of the master.",
+    )
+
+
+def skews_option(default: str, of: str = "the stream's keys") -> Callable[[_F], _F]:
+    """`--skew` of a grid: several in one word."""
+    return click.option(
+        "--skew",
+        callback=numbers,
+        metavar="NUMBER[,NUMBER…]",
+        default=default,
+        show_default=True,
+        help=f"Zipf exponents of {of}.",
+    )
+
+
+def joins_option(default: str) -> Callable[[_F], _F]:
+    """`--joins` of a grid: several in one word."""
+    return click.option(
+        "--joins",
+        callback=names,
+        metavar="NAME[,NAME…]",
+        default=default,
+        show_default=True,
+        help="Joins to run, or all.",
+    )
 
 
 def names(ctx: click.Context, param: click.Parameter, value: str) -> tuple[str, ...]:

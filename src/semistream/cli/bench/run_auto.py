@@ -9,7 +9,14 @@ import click
 from semistream.bench.auto import COMPETITORS, AutoCell, run_auto
 from semistream.bench.masters import default_workdir
 from semistream.cli import render
-from semistream.cli.options import json_option, names, numbers, whole_numbers
+from semistream.cli.options import (
+    joins_option,
+    json_option,
+    memories_option,
+    skews_option,
+    whole_numbers,
+    workdir_option,
+)
 from semistream.core.clock import ProcessorClock, SystemClock
 from semistream.store.file import IO_MODES
 
@@ -19,20 +26,16 @@ LEAST = 0.9
 
 @click.command("auto")
 @click.option("--rows", type=int, default=1_000_000, show_default=True, help="Rows of the master.")
-@click.option("--memory", callback=names, default="1%,5%,10%,120%", show_default=True)
-@click.option("--skew", callback=numbers, default="0,0.5,1", show_default=True)
+@memories_option("1%,5%,10%,120%")
+@skews_option("0,0.5,1")
 @click.option(
     "--copies", callback=whole_numbers, default="1,2", show_default=True, help="Rows of a key."
 )
-@click.option("--joins", callback=names, default=",".join(COMPETITORS), show_default=True)
+@joins_option(",".join(COMPETITORS))
 @click.option("--io", type=click.Choice(IO_MODES), default="buffered", show_default=True)
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Of a run.")
 @click.option("--cpu-time", is_flag=True, help="Measure processor time, not the wall clock's.")
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where masters are kept. [default: a folder below the system's temporary one]",
-)
+@workdir_option
 @json_option
 @click.pass_context
 def run_auto_command(

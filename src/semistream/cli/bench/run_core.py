@@ -12,7 +12,14 @@ from semistream.bench import results
 from semistream.bench.core import CORE_JOINS, DISKS, CoreOptions, CoreResult, run_core
 from semistream.bench.masters import LAYOUTS, default_workdir, master_path
 from semistream.cli import render
-from semistream.cli.options import json_option, names, numbers
+from semistream.cli.options import (
+    joins_option,
+    json_option,
+    memories_option,
+    out_option,
+    skews_option,
+    workdir_option,
+)
 from semistream.core.budget import format_bytes
 from semistream.joins.registry import DEFAULT, DISK_JOINS
 from semistream.store.file import IO_MODES
@@ -20,30 +27,9 @@ from semistream.store.file import IO_MODES
 
 @click.command("core")
 @click.option("--rows", type=int, default=2_000_000, show_default=True, help="Rows of the master.")
-@click.option(
-    "--memory",
-    callback=names,
-    metavar="SIZE[,SIZE…]",
-    default="1%,5%",
-    show_default=True,
-    help="Memories of a join: 64MB, or 5% of the master.",
-)
-@click.option(
-    "--skew",
-    callback=numbers,
-    metavar="NUMBER[,NUMBER…]",
-    default="0,1",
-    show_default=True,
-    help="Zipf exponents of the stream's keys.",
-)
-@click.option(
-    "--joins",
-    callback=names,
-    metavar="NAME[,NAME…]",
-    default=",".join(CORE_JOINS),
-    show_default=True,
-    help="Joins to run, or all.",
-)
+@memories_option("1%,5%")
+@skews_option("0,1")
+@joins_option(",".join(CORE_JOINS))
 @click.option(
     "--layout",
     type=click.Choice(LAYOUTS),
@@ -64,19 +50,11 @@ from semistream.store.file import IO_MODES
 @click.option("--stream-rows", type=int, help="Rows of the stream before it repeats.")
 @click.option("--seconds", type=float, help="Seconds of a cell. [default: 4, more beyond 4 M rows]")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stream.")
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where masters are kept. [default: a folder below the system's temporary one]",
-)
+@workdir_option
 @click.option(
     "--keep/--no-keep", default=True, show_default=True, help="Keep the master for the next run."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Store the results with the machine's description below this folder.",
-)
+@out_option
 @json_option
 @click.pass_context
 def run_core_command(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -13,7 +15,13 @@ from semistream.bench.core import CoreOptions
 from semistream.bench.cost_models import CostCell, run_buffers, run_cells, run_least_memory
 from semistream.bench.masters import default_workdir
 from semistream.cli import render
-from semistream.cli.options import json_option, names, numbers
+from semistream.cli.options import (
+    joins_option,
+    json_option,
+    memories_option,
+    skews_option,
+    workdir_option,
+)
 from semistream.core.budget import format_bytes
 from semistream.core.clock import Clock, ProcessorClock, SystemClock
 from semistream.core.errors import OptionError
@@ -22,41 +30,90 @@ from semistream.cost.units import UnitCosts
 from semistream.joins.registry import JOINS
 from semistream.store.file import IO_MODES
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 MEDIAN_ERROR, MOST_ERROR = 0.15, 0.40
 """What predictions are held to."""
 
 
-def _grid_options(joins: str, memory: str, skew: str) -> Callable[[_F], _F]:
-    """The options that the three commands share, with their defaults."""
+@dataclass(frozen=True)
+class Setting:
+    """What the three commands are told alike: the grid, where, by which clock, at which costs."""
 
-    def decorate(command: _F) -> _F:
-        for option in reversed(
-            (
-                click.option("--rows", type=int, default=2_000_000, show_default=True,
-                             help="Rows of the master."),
-                click.option("--memory", callback=names, metavar="SIZE[,SIZE…]", default=memory,
-                             show_default=True, help="Memories: 64MB, or 5% of the master."),
-                click.option("--skew", callback=numbers, metavar="NUMBER[,NUMBER…]", default=skew,
-                             show_default=True, help="Zipf exponents of the stream's keys."),
-                click.option("--joins", callback=names, metavar="NAME[,NAME…]", default=joins,
-                             show_default=True, help="Joins to run, or all."),
-                click.option("--io", type=click.Choice(IO_MODES), default="buffered",
-                             show_default=True, help="Way of reading."),
-                click.option("--seconds", type=float, default=3.0, show_default=True,
-                             help="Seconds of a cell."),
-                click.option("--cpu-time", is_flag=True, help="Measure processor time: for "
-                             "buffered reads on a machine that others use too."),
-                click.option("--calibration", type=click.Path(path_type=Path, dir_okay=False),
-                             help="Unit costs to use. [default: measured now]"),
-                click.option("--workdir", type=click.Path(path_type=Path, file_okay=False),
-                             help="Where masters are kept. "
-                             "[default: a folder below the system's temporary one]"),
+    grid: CoreOptions
+    folder: Path
+    clock: Clock
+    costs: UnitCosts
+
+
+def grid_command(
+    name: str, *, joins: str, memory: str, skew: str
+) -> Callable[[Callable[..., bool]], click.Command]:
+    """A command that takes a grid and ends with code 1 unless its function returns True.
+
+    The function gets a `Setting`, its own options, and `as_json`.
+    """
+
+    def decorate(function: Callable[..., bool]) -> click.Command:
+        @wraps(function)
+        def run(
+            rows: int,
+            memory: tuple[str, ...],
+            skew: tuple[float, ...],
+            joins: tuple[str, ...],
+            io: str,
+            seconds: float,
+            cpu_time: bool,
+            calibration: Path | None,
+            workdir: Path | None,
+            **own: Any,
+        ) -> None:
+            chosen = tuple(JOINS) if joins == ("all",) else joins
+            grid = CoreOptions(
+                rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds
             )
-        ):  # fmt: skip
-            command = option(command)
-        return command
+            folder, clock = workdir or default_workdir(), _clock(cpu_time, io)
+            setting = Setting(grid, folder, clock, _costs(calibration, folder, clock))
+            click.get_current_context().exit(0 if function(setting, **own) else 1)
+
+        made: Any = json_option(run)
+        for option in (
+            workdir_option,
+            click.option(
+                "--calibration",
+                type=click.Path(path_type=Path, dir_okay=False),
+                help="Unit costs to use. [default: measured now]",
+            ),
+            click.option(
+                "--cpu-time",
+                is_flag=True,
+                help="Measure processor time: for buffered reads on a machine that others use too.",
+            ),
+            click.option(
+                "--seconds",
+                type=float,
+                default=3.0,
+                show_default=True,
+                help="Seconds of a cell, or for which a rate must hold.",
+            ),
+            click.option(
+                "--io",
+                type=click.Choice(IO_MODES),
+                default="buffered",
+                show_default=True,
+                help="Way of reading.",
+            ),
+            joins_option(joins),
+            skews_option(skew),
+            memories_option(memory),
+            click.option(
+                "--rows",
+                type=int,
+                default=2_000_000,
+                show_default=True,
+                help="Rows of the master.",
+            ),
+        ):
+            made = option(made)
+        return click.command(name)(made)
 
     return decorate
 
@@ -75,51 +132,26 @@ def _costs(calibration: Path | None, folder: Path, clock: Clock) -> UnitCosts:
     return calibrate(folder, clock=clock, tell=render.note).costs
 
 
-def _grid(
-    rows: int,
-    memory: tuple[str, ...],
-    skew: tuple[float, ...],
-    joins: tuple[str, ...],
-    io: str,
-    seconds: float,
-) -> CoreOptions:
-    chosen = tuple(JOINS) if joins == ("all",) else joins
-    return CoreOptions(rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds)
-
-
-@click.command("cost-models")
-@_grid_options(joins="all", memory="1%,5%,10%", skew="0,1")
+@grid_command("cost-models", joins="all", memory="1%,5%,10%", skew="0,1")
 @click.option(
     "--settle", type=float, default=30.0, show_default=True,
     help="Seconds that a cache may take to fill before a cell is measured.",
 )  # fmt: skip
-@json_option
-@click.pass_context
-def run_cost_models_command(
-    ctx: click.Context,
-    rows: int,
-    memory: tuple[str, ...],
-    skew: tuple[float, ...],
-    joins: tuple[str, ...],
-    io: str,
-    seconds: float,
-    cpu_time: bool,
-    calibration: Path | None,
-    workdir: Path | None,
-    settle: float,
-    as_json: bool,
-) -> None:
+def run_cost_models_command(setting: Setting, settle: float, as_json: bool) -> bool:
     """Compare predicted with measured rates and c_loop of every join.
 
     Ends with code 1 if a result is not what DuckDB's join gives, if the median error is above
     15 %, or any above 40 %.
     """
-    grid = _grid(rows, memory, skew, joins, io, seconds)
-    folder = workdir or default_workdir()
     done: list[CostCell] = []
-    clock = _clock(cpu_time, io)
-    costs = _costs(calibration, folder, clock)
-    for cell in run_cells(grid, folder, costs, settle_s=settle, tell=render.note, clock=clock):
+    for cell in run_cells(
+        setting.grid,
+        setting.folder,
+        setting.costs,
+        settle_s=settle,
+        tell=render.note,
+        clock=setting.clock,
+    ):
         done.append(cell)
         render.note(
             f"          {render.count(cell.measured_rows_per_s)} rows/s, predicted "
@@ -132,7 +164,7 @@ def run_cost_models_command(
     good = bool(done) and all(cell.verified for cell in done)
     for errors in ([one.rate_error for one in done], [one.loop_error for one in done]):
         good = good and median(errors) <= MEDIAN_ERROR and max(errors) <= MOST_ERROR
-    ctx.exit(0 if good else 1)
+    return good
 
 
 def _show(done: list[CostCell]) -> None:
@@ -166,33 +198,18 @@ def _show(done: list[CostCell]) -> None:
             render.line(f"{what}: median error {median(errors):.1%}, largest {max(errors):.0%}")
 
 
-@click.command("buffer-size")
-@_grid_options(joins="meshjoin,hybridjoin", memory="5%", skew="0")
-@json_option
-@click.pass_context
-def run_buffers_command(
-    ctx: click.Context,
-    rows: int,
-    memory: tuple[str, ...],
-    skew: tuple[float, ...],
-    joins: tuple[str, ...],
-    io: str,
-    seconds: float,
-    cpu_time: bool,
-    calibration: Path | None,
-    workdir: Path | None,
-    as_json: bool,
-) -> None:
+@grid_command("buffer-size", joins="meshjoin,hybridjoin", memory="5%", skew="0")
+def run_buffers_command(setting: Setting, as_json: bool) -> bool:
     """Vary the size of reads: is the best where the model says?
 
     Sizes double from one to the next. Ends with code 1 if the two are more than one step apart, or
     a result is not what DuckDB's join gives.
     """
-    grid = _grid(rows, memory, skew, joins, io, seconds)
-    folder = workdir or default_workdir()
-    clock = _clock(cpu_time, io)
-    costs = _costs(calibration, folder, clock)
-    done = list(run_buffers(grid, folder, costs, tell=render.note, clock=clock))
+    done = list(
+        run_buffers(
+            setting.grid, setting.folder, setting.costs, tell=render.note, clock=setting.clock
+        )
+    )
     if as_json:
         render.document([one.to_dict() for one in done])
     else:
@@ -213,40 +230,26 @@ def run_buffers_command(
                 f"{one.join}, {one.memory}: {one.steps_apart} steps apart; the predicted best "
                 f"loses {one.lost:.1%}"
             )
-    ctx.exit(0 if all(one.verified and one.steps_apart <= 1 for one in done) else 1)
+    return all(one.verified and one.steps_apart <= 1 for one in done)
 
 
-@click.command("least-memory")
-@_grid_options(joins="meshjoin", memory="5%", skew="0")
+@grid_command("least-memory", joins="meshjoin", memory="5%", skew="0")
 @click.option("--rate", type=float, default=300_000, show_default=True, help="Rows per second.")
-@json_option
-@click.pass_context
-def run_least_memory_command(
-    ctx: click.Context,
-    rows: int,
-    memory: tuple[str, ...],
-    skew: tuple[float, ...],
-    joins: tuple[str, ...],
-    io: str,
-    seconds: float,
-    cpu_time: bool,
-    calibration: Path | None,
-    workdir: Path | None,
-    rate: float,
-    as_json: bool,
-) -> None:
+def run_least_memory_command(setting: Setting, rate: float, as_json: bool) -> bool:
     """Offer a rate to a join with the least memory for it, and with 70 % of that.
 
     `--seconds 30` is the time for which it must hold. Ends with code 1 if it does not, or if 70 %
     would have been enough.
     """
-    grid = _grid(rows, memory, skew, joins, io, seconds)
-    folder = workdir or default_workdir()
-    clock = _clock(cpu_time, io)
-    costs = _costs(calibration, folder, clock)
     done = list(
         run_least_memory(
-            grid, folder, costs, rate=rate, seconds=seconds, tell=render.note, clock=clock
+            setting.grid,
+            setting.folder,
+            setting.costs,
+            rate=rate,
+            seconds=setting.grid.cell_s,
+            tell=render.note,
+            clock=setting.clock,
         )
     )
     if as_json:
@@ -263,4 +266,4 @@ def run_least_memory_command(
             ],
             right=set(columns) - {"join"},
         )  # fmt: skip
-    ctx.exit(0 if all(one.held == (one.share >= 1) for one in done) else 1)
+    return all(one.held == (one.share >= 1) for one in done)

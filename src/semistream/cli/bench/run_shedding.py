@@ -10,7 +10,7 @@ import click
 from semistream.bench import results
 from semistream.bench.shedding import DRAWS, HOT, SheddingOptions, SheddingResult, run_shedding
 from semistream.cli import render
-from semistream.cli.options import json_option, names, numbers
+from semistream.cli.options import json_option, names, numbers, out_option, skews_option
 
 
 @click.command("shedding")
@@ -22,14 +22,7 @@ from semistream.cli.options import json_option, names, numbers
     show_default=True,
     help="How many times as fast the stream is as the join.",
 )
-@click.option(
-    "--skew",
-    callback=numbers,
-    metavar="NUMBER[,NUMBER…]",
-    default="0.1,0.5,1",
-    show_default=True,
-    help="Zipf exponents of the master's keys.",
-)
+@skews_option("0.1,0.5,1", of="the master's keys")
 @click.option(
     "--draw",
     callback=names,
@@ -50,11 +43,7 @@ from semistream.cli.options import json_option, names, numbers
 @click.option("--streams", type=int, default=10, show_default=True, help="Streams per cell.")
 @click.option("--w", type=int, default=50, show_default=True, help="Rows the join takes at once.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of master and streams.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Store the results with the machine's description below this folder.",
-)
+@out_option
 @json_option
 @click.pass_context
 def run_shedding_command(

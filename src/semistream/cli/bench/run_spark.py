@@ -11,7 +11,13 @@ import click
 from semistream.bench import results
 from semistream.bench.masters import default_workdir
 from semistream.cli import render
-from semistream.cli.options import json_option, names, whole_numbers
+from semistream.cli.options import (
+    json_option,
+    names,
+    out_option,
+    whole_numbers,
+    workdir_option,
+)
 from semistream.etl.pipeline import Spark
 
 if TYPE_CHECKING:
@@ -43,16 +49,8 @@ if TYPE_CHECKING:
 )
 @click.option("--max-wait", default="2 seconds", show_default=True, help="Of semistream-waiting.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stream.")
-@click.option(
-    "--workdir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where masters are kept. [default: a folder below the system's temporary one]",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Store the results with the machine's description below this folder.",
-)
+@workdir_option
+@out_option
 @json_option
 @click.pass_context
 def run_spark_command(
