@@ -25,7 +25,7 @@ from semistream.store.sql import read_table
     metavar="COLUMN[,COLUMN…]",
     help="Key column, or several.",
 )
-@click.option("--page-size", help="Bytes of a page, a multiple of 4096. [default: 8192 or more]")
+@click.option("--page-size", help="Bytes of a page, a multiple of 4096. [default: 4096 or more]")
 @click.option("--shards", type=int, default=1, show_default=True, help="Number of page files.")
 @click.option("--fill", type=float, default=1.0, show_default=True, help="Share of a page to fill.")
 @click.option("--frequency", metavar="COLUMN", help="Put rows first that this column says most of.")
