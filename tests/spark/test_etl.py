@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import semistream as ss
-from semistream.core.errors import OptionError, SourceError
+from semistream.core.errors import OptionError, SemiStreamError, SourceError
 from semistream.etl import Dimension, new_lookup, new_seen
 from semistream.spark import (
     duplicates,
@@ -23,6 +23,7 @@ from semistream.spark import (
     maintain,
     read_master,
     read_sink,
+    similar,
     snapshot_difference,
     star,
     stats,
@@ -202,6 +203,41 @@ def test_duplicates_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     for row in kept.to_pylist():
         if row["customer"] is not None:
             assert row["number"] // 1000 == earliest[row["customer"]]
+
+
+def test_similar_rows_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows with a like in an earlier micro-batch or before them in their own, as SQL has it."""
+    schema = pa.schema({"number": pa.int64(), "at": pa.int64(), "value": pa.float64()})
+    path = tmp_path / "seen"
+    ss.build_master(path, schema.empty_table(), "at", fill=0.8)
+    stream = FileStream(spark, tmp_path / "s", schema)
+    random = np.random.default_rng(6)
+    like = ss.band("at", "at", width=3) & ss.band("value", "value", width=0.5)
+
+    def run() -> pa.Table:
+        out = similar(stream.frame(), path, like, keep="flag", memory="8MB")
+        stream.start(out, "out").awaitTermination()
+        return spark.read.parquet(str(stream.directory / "out")).toArrow().sort_by("number")
+
+    for part in range(3):
+        at = pa.array([None if k == 7 else k for k in random.integers(0, 900, 120).tolist()])
+        number = np.arange(120 * part, 120 * part + 120)
+        stream.send(pa.table([number, at, random.uniform(0, 5, 120)], schema=schema))
+    first = run()
+    forget_last_batch(stream, "out")
+    assert run().equals(first), "no like of itself in a replay"
+    with ss.open_master(path) as master:
+        stored = sum(1 for row in pa.concat_tables(stream.sent)["at"] if row.is_valid)
+        assert master.rows == stored, "each is remembered once"
+    wanted = query(
+        """select a.*, exists(from sent b where b.number < a.number and abs(a.at - b.at) <= 3
+        and abs(a.value - b.value) <= 0.5) from sent a""",
+        {"sent": pa.concat_tables(stream.sent)},
+    )
+    assert Counter(tuple(row.values()) for row in first.to_pylist()) == wanted
+    assert 20 < first["is_duplicate"].to_pylist().count(True) < 300
+    with pytest.raises(SemiStreamError, match="nowhere"):
+        similar(stream.frame(), path, ss.band("nowhere", "at", width=3))
 
 
 def test_a_snapshot_becomes_changes(spark: SparkSession, tmp_path: Path) -> None:

@@ -58,8 +58,9 @@ class TaskRecord:
     """What one task did, and with which version of the master.
 
     `most_partners` is the number of master rows of the most frequent key, `failures` that of
-    attempts that failed before this one. `run` and `since_batch` are there for rows that wait: the
-    query's run that says so, and since which micro-batch.
+    attempts that failed before this one. `run`, `since_batch` and `counted` are there for rows that
+    wait: the query's run that says so, since which micro-batch, and whether they are among the rows
+    in already.
     """
 
     worker: str
@@ -75,6 +76,7 @@ class TaskRecord:
     failures: int = 0
     run: str = ""
     since_batch: int = -1
+    counted: bool = True
 
 
 @dataclass
@@ -84,7 +86,8 @@ class BatchStats:
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
     it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters,
     `failures` attempts of tasks that failed and were repeated. No stream row can have more partners
-    than `most_partners`. `hot_keys` are the keys that occurred most among `sampled_rows` rows, with
+    than `most_partners`. `held_back` are the rows that wait and that no join has counted as rows in
+    yet. `hot_keys` are the keys that occurred most among `sampled_rows` rows, with
     their counts. `oldest_ms` is when the oldest row that waits between micro-batches came, since
     1970.
     """
@@ -100,6 +103,7 @@ class BatchStats:
     oldest_ms: int | None = None
     most_partners: int = 0
     failures: int = 0
+    held_back: int = 0
 
     def metrics(self) -> dict[str, float]:
         """The figures under the names that lookup joins elsewhere use."""
@@ -197,7 +201,7 @@ def record(
         dead_rows,
         hot.top(HOT_KEYS),
         hot.sampled,
-        master=recipe.master,
+        master=str(recipe.master),
         most_partners=most_partners,
         failures=failures,
     )
@@ -205,7 +209,12 @@ def record(
 
 
 def record_waiting(
-    accumulator: Accumulator[type_of_records], part: int, rows: int, oldest_ms: int | None
+    accumulator: Accumulator[type_of_records],
+    part: int,
+    rows: int,
+    oldest_ms: int | None,
+    *,
+    counted: bool,
 ) -> None:
     """Called by a task when the rows that wait in a part of the stream may be others."""
     query, batch = micro_batch() or ("", 0)
@@ -216,6 +225,7 @@ def record_waiting(
         oldest_ms=oldest_ms,
         run=query_run(),
         since_batch=batch,
+        counted=counted,
     )
     accumulator.add({TaskKey(query, WAITING, part): waiting})
 
@@ -264,7 +274,8 @@ def _summed(
     latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
     records = [one for key, one in found if key.batch == latest]
     join = sum_of_tasks(records)
-    join.rows_waiting += _rows_waiting(one for key, one in found if key.batch == WAITING)
+    waiting = [one for key, one in found if key.batch == WAITING]
+    join.rows_waiting += _rows_waiting(waiting)
     return BatchStats(
         batch=latest,
         tasks=len(records),
@@ -279,6 +290,7 @@ def _summed(
         ),
         most_partners=max((one.most_partners for one in records), default=0),
         failures=sum(one.failures for one in records),
+        held_back=_rows_waiting(one for one in waiting if not one.counted),
     )
 
 

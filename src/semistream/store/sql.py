@@ -18,12 +18,14 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import OptionError, SourceError, StoreError
 from semistream.kernels.jit import read_only
 from semistream.kernels.pages import INDEX, PAGE_KEYS, fill_pages
@@ -40,7 +42,7 @@ from semistream.kernels.reading import (
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
 from semistream.store.databases import PAUSES_S, Database, database, real_pause
-from semistream.store.file import FileMaster
+from semistream.store.file import FileMaster, open_master
 from semistream.store.inspect import folded_key
 from semistream.store.keys import KeySpec
 from semistream.store.manifest import Manifest, ShardInfo, schema_to_text
@@ -54,6 +56,55 @@ GROWTH = 1.25
 """Room in pages of a table that may change while it is read."""
 
 _IO_ERROR = 5
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table in a database, named: what `semistream.spark.enrich` and pipeline files take.
+
+    `uri`, `table`, `key`, `columns` and `rows_per_page` are those of `open_table`. Every task of a
+    query opens the table by itself, and opens it anew when it was open for longer than `refresh`.
+    """
+
+    uri: str = field(repr=False)  # it may have a password
+    table: str
+    key: str
+    columns: tuple[str, ...] | None = None
+    rows_per_page: int = ROWS_PER_PAGE
+    refresh: str = "1 minute"
+
+    def check(self) -> None:
+        """Raise for values that no table makes right."""
+        database(self.uri)
+        parse_milliseconds(self.refresh, what="refresh")
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans, statistics and reasons."""
+        return self.table
+
+    def __str__(self) -> str:
+        return f"table {self.table}"
+
+    def open(self) -> TableMaster:
+        """Open it; see `open_table`."""
+        return open_table(
+            self.uri, self.table, self.key, columns=self.columns, rows_per_page=self.rows_per_page
+        )
+
+
+def open_any(
+    master: str | Path | Table,
+    *,
+    io: str = "buffered",
+    version: int | None = None,
+    shard: int | None = None,
+) -> FileMaster:
+    """Open a master in files, as `open_master` does, or a table, which has neither `version` nor
+    `shard`."""
+    if isinstance(master, Table):
+        return master.open()
+    return open_master(master, io=io, version=version, shard=shard)
 
 
 def read_table(
