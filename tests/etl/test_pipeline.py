@@ -30,6 +30,13 @@ format = "noop"
 """
 
 
+MASTER_AND_JOIN = """[master]
+path = "a.master"
+[join]
+on = "id"
+"""
+
+
 def test_the_smallest_has_defaults() -> None:
     pipeline = read_pipeline(SMALL, FOLDER)
     assert pipeline.steps[0].master == FOLDER / "a.master"
@@ -111,9 +118,13 @@ def test_the_documented_file_names_every_key() -> None:
     for table, record in found.items():
         for key in fields(record[0] if isinstance(record, tuple) else record):
             assert f"{key.name} = " in documented, f"[{table}] {key.name}"
-    postgres = blocks[2].removeprefix("[sink]\n")
+    (step,) = read_pipeline(SMALL.replace(MASTER_AND_JOIN, blocks[2]), FOLDER).steps
+    for key in fields(Table):
+        assert f"{key.name} = " in blocks[2]
+    assert isinstance(step.master, Table)
+    postgres = blocks[3].removeprefix("[sink]\n")
     read_pipeline(SMALL.replace('format = "noop"\n', postgres), FOLDER)
-    workload = blocks[3].removeprefix("[source]\n")
+    workload = blocks[4].removeprefix("[source]\n")
     read_pipeline(SMALL.replace('format = "rate"\n', workload), FOLDER)
 
 
