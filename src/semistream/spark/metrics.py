@@ -58,9 +58,9 @@ class TaskRecord:
     """What one task did, and with which version of the master.
 
     `most_partners` is the number of master rows of the most frequent key, `failures` that of
-    attempts that failed before this one. `run`, `since_batch` and `counted` are there for rows that
-    wait: the query's run that says so, since which micro-batch, and whether they are among the rows
-    in already.
+    attempts that failed before this one. `run` is the query's run that says so. `since_batch` and
+    `counted` are there for rows that wait: since which micro-batch, and whether they are among the
+    rows in already.
     """
 
     worker: str
@@ -204,6 +204,7 @@ def record(
         master=str(recipe.master),
         most_partners=most_partners,
         failures=failures,
+        run=query_run(),
     )
     accumulator.add({TaskKey(query, batch, partition): done})
 
@@ -251,11 +252,14 @@ def summed(query: str, batch: int | None) -> BatchStats:
     return _summed(list(_driver.joins.values()), query, batch)
 
 
-def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
-    """The same for every join on its own, in their order: its master, and what it did."""
+def summed_by_join(query: str, batch: int, run: str) -> list[tuple[str, BatchStats]]:
+    """The same for every join of a run on its own, in their order: its master, and what it did.
+
+    The joins of an earlier run of the query, in the same process, are others.
+    """
     found = []
     for accumulator in list(_driver.joins.values()):
-        did = _summed([accumulator], query, batch)
+        did = _summed([accumulator], query, batch, run)
         masters = [one.master for key, one in list(accumulator.value.items()) if one.master]
         if did.tasks or did.join.rows_waiting:
             found.append((masters[0] if masters else "", did))
@@ -263,13 +267,18 @@ def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
 
 
 def _summed(
-    accumulators: Iterable[Accumulator[type_of_records]], query: str, batch: int | None
+    accumulators: Iterable[Accumulator[type_of_records]],
+    query: str,
+    batch: int | None,
+    run: str | None = None,
 ) -> BatchStats:
     found: list[tuple[TaskKey, TaskRecord]] = [
         (key, one)
         for accumulator in accumulators
         for key, one in list(accumulator.value.items())
-        if key.query == query and (batch is None or key.batch in (batch, WAITING))
+        if key.query == query
+        and (batch is None or key.batch in (batch, WAITING))
+        and (run is None or one.run == run)
     ]
     latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
     records = [one for key, one in found if key.batch == latest]

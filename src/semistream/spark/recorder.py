@@ -144,7 +144,7 @@ class Recorder(StreamingQueryListener):
             stats=summed(str(progress.id), progress.batchId),
             observed={name: row.asDict() for name, row in (progress.observedMetrics or {}).items()},
             rows_behind=sum(behind) if behind else None,
-            joins=tuple(summed_by_join(str(progress.id), progress.batchId)),
+            joins=tuple(summed_by_join(str(progress.id), progress.batchId, str(progress.runId))),
         )
         self.add(batch)
 
