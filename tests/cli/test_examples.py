@@ -158,8 +158,8 @@ def test_late_customers(run: Run, spark: SparkSession, tmp_path: Path) -> None:
     def ran(until: dict[str, int]) -> None:
         """Run, again if need be, until rows are where they should be."""
         left = counted_before
-        for _ in range(8):
-            ended = run("run", file, "--seconds", 5, "--json")
+        for _ in range(12):
+            ended = run("run", file, "--seconds", 4, "--json")
             assert ended.code == 0, ended.err
             if not ended.json["joins"]:
                 continue

@@ -89,6 +89,8 @@ def enrich(
     The schema of the result is known at once; nothing runs before an action or a query starts.
     """
     where = master if isinstance(master, Table) else str(Path(master).absolute())
+    if isinstance(where, Table):
+        where.check()
     if isinstance(where, Table) and (by_shard or max_wait is not None):
         raise OptionError(
             "by_shard and max_wait are for masters in files, and this is a table in a database",

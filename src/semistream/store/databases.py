@@ -24,6 +24,10 @@ PAUSES_S = (0.1, 0.5, 2.0, 5.0)
 """Pauses before a lost connection is tried again."""
 
 
+KNOCK_S = 10.0
+"""How long to wait for somebody to listen."""
+
+
 def real_pause(seconds: float) -> None:
     """Wait; tests hand in something else."""
     threading.Event().wait(seconds)
@@ -245,8 +249,8 @@ class MariaDB(Database):
             with socket.socket(socket.AF_UNIX) as one:
                 one.connect(unquote(path[0]))
         else:
-            with socket.create_connection((address.hostname or "localhost", address.port or 3306)):
-                pass
+            host, port = address.hostname or "localhost", address.port or 3306
+            socket.create_connection((host, port), KNOCK_S).close()
 
     def _is_lost(self, error: BaseException) -> bool:
         refused = _REFUSED.search(str(error))

@@ -73,6 +73,10 @@ class Table:
     rows_per_page: int = ROWS_PER_PAGE
     refresh: str = "1 minute"
 
+    def __post_init__(self) -> None:
+        if self.columns is not None:  # perhaps a list, and this is a key of dictionaries
+            object.__setattr__(self, "columns", tuple(self.columns))
+
     def check(self) -> None:
         """Raise for values that no table makes right."""
         database(self.uri)
