@@ -4,13 +4,15 @@
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
 #   4. a PostgreSQL server for the tests of its sink, likewise
-#   5. Chromium for the tests of the dashboard, likewise
-#   6. the compiled kernels in their on-disk cache
+#   5. a MariaDB server for the tests of masters in databases, likewise
+#   6. Chromium for the tests of the dashboard, likewise
+#   7. the compiled kernels in their on-disk cache
 #
 # Usage: scripts/setup.sh           all of it
 #        scripts/setup.sh java      only step 3
 #        scripts/setup.sh postgres  only step 4
-#        scripts/setup.sh chromium  only step 5
+#        scripts/setup.sh mariadb   only step 5
+#        scripts/setup.sh chromium  only step 6
 # PYTHON=/path/to/python3.12 chooses another interpreter for a new .venv.
 
 set -euo pipefail
@@ -199,6 +201,32 @@ warning: No PostgreSQL server, and it could not be installed from here.
 TEXT
 }
 
+# --- MariaDB -------------------------------------------------------------------------------
+
+# The same places that semistream.testing.mariadb looks at.
+has_mariadb() {
+  command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || [ -x /usr/libexec/mariadbd ]
+}
+
+# Never fails: only tests need it. They start a server of their own.
+install_mariadb() {
+  has_mariadb && return
+  if can_apt; then
+    say "Installing MariaDB (tests of masters in databases start a server of their own)"
+    apt_refresh
+    apt_install mariadb-server || true
+    has_mariadb && return
+  fi
+  cat >&2 <<TEXT
+warning: No MariaDB server, and it could not be installed from here.
+  Only the tests of masters in MariaDB need it; they are skipped.
+  Hint: install one and run 'scripts/setup.sh mariadb' to check, for example
+          Debian, Ubuntu   sudo apt-get install mariadb-server
+          Fedora           sudo dnf install mariadb-server
+          macOS            brew install mariadb
+TEXT
+}
+
 # --- Chromium ------------------------------------------------------------------------------
 
 # The same names that semistream.testing.browser looks for.
@@ -263,6 +291,12 @@ if [ "${1:-}" = postgres ]; then
   exit
 fi
 
+if [ "${1:-}" = mariadb ]; then
+  install_mariadb
+  if has_mariadb; then say "MariaDB is there."; fi
+  exit
+fi
+
 if [ "${1:-}" = chromium ]; then
   ensure_chromium
   if has_chromium; then say "Chromium is there."; fi
@@ -279,6 +313,7 @@ if [ "$(cat $stamp 2>/dev/null)" != "$digest" ]; then
   install_packages
   ensure_java
   ensure_postgres
+  install_mariadb
   ensure_chromium
   printf '%s\n' "$digest" >$stamp
   say "Installed. The command is $venv/bin/semistream"

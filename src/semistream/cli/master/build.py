@@ -35,7 +35,10 @@ from semistream.store.sql import read_table
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write CSV rows that do not parse to this file instead of stopping at the first.",
 )
-@click.option("--table", help="SOURCE is postgresql://user@host/database: the table to read there.")
+@click.option(
+    "--table",
+    help="SOURCE is postgresql:// or mariadb://user@host/database: the table to read there.",
+)
 @json_option
 def build(
     path: Path,
