@@ -490,7 +490,7 @@ class _Run:
                 raise error
             if (self._clock.now_ns() - start_ns) / 1e9 > longest_s:
                 return False
-            self._pause.wait(0.01)
+            self._pause.wait(0.05)
         return True
 
 

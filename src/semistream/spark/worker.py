@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +166,7 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
     _make_room(recipe)
     if held is None:
         held = Held(recipe.make(version, shard), version)
-        _settle()
+    _settle()
     _held[key] = held
     held.busy = True
     yield held
@@ -183,12 +183,18 @@ def _make_room(recipe: Recipe) -> None:
         _held.pop(key).close()
 
 
-@cache
+FIRST_TASKS = 3
+"""Tasks of a worker after which it has imported all that it needs."""
+
+_tasks = count(1)
+
+
 def _settle() -> None:
-    """Once a worker: Spark collects garbage after every task, which takes long over all that the
-    imported libraries have made."""
-    gc.collect()
-    gc.freeze()
+    """In a worker's first tasks: Spark collects garbage after every one, which takes long over all
+    that the imported libraries have made."""
+    if next(_tasks) <= FIRST_TASKS:
+        gc.collect()
+        gc.freeze()
 
 
 def worker_name() -> str:
