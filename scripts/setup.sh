@@ -4,13 +4,15 @@
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
 #   4. a PostgreSQL server for the tests of its sink, likewise
-#   5. Chromium for the tests of the dashboard, likewise
-#   6. the compiled kernels in their on-disk cache
+#   5. a MariaDB server for the comparison of semistream bench peers, likewise
+#   6. Chromium for the tests of the dashboard, likewise
+#   7. the compiled kernels in their on-disk cache
 #
 # Usage: scripts/setup.sh           all of it
 #        scripts/setup.sh java      only step 3
 #        scripts/setup.sh postgres  only step 4
-#        scripts/setup.sh chromium  only step 5
+#        scripts/setup.sh mariadb   only step 5
+#        scripts/setup.sh chromium  only step 6
 # PYTHON=/path/to/python3.12 chooses another interpreter for a new .venv.
 
 set -euo pipefail
@@ -199,6 +201,42 @@ warning: No PostgreSQL server, and it could not be installed from here.
 TEXT
 }
 
+# --- MariaDB -------------------------------------------------------------------------------
+
+# The same program that semistream.testing.mariadb looks for.
+has_mariadb() {
+  [ -x /usr/sbin/mariadbd ] || command -v mariadbd >/dev/null
+}
+
+# Never fails: only the comparison with other systems needs it. It starts a server of its own, so
+# Debian's package is kept from starting one for the whole machine: a program policy-rc.d that
+# refuses is how Debian's packages are told, and it is removed again if it was not there before.
+ensure_mariadb() {
+  has_mariadb && return
+  local policy=/usr/sbin/policy-rc.d
+  if can_apt; then
+    say "Installing MariaDB (semistream bench peers starts a server of its own)"
+    apt_refresh
+    if [ -e $policy ]; then
+      apt_install mariadb-server || true
+    else
+      printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+      as_root chmod +x $policy
+      apt_install mariadb-server || true
+      as_root rm -f $policy
+    fi
+    has_mariadb && return
+  fi
+  cat >&2 <<TEXT
+warning: No MariaDB server, and it could not be installed from here.
+  Only semistream bench peers needs it, which leaves it out.
+  Hint: install one and run 'scripts/setup.sh mariadb' to check, for example
+          Debian, Ubuntu   sudo apt-get install mariadb-server
+          Fedora           sudo dnf install mariadb-server
+          macOS            brew install mariadb
+TEXT
+}
+
 # --- Chromium ------------------------------------------------------------------------------
 
 # The same names that semistream.testing.browser looks for.
@@ -263,6 +301,12 @@ if [ "${1:-}" = postgres ]; then
   exit
 fi
 
+if [ "${1:-}" = mariadb ]; then
+  ensure_mariadb
+  if has_mariadb; then say "MariaDB is there."; fi
+  exit
+fi
+
 if [ "${1:-}" = chromium ]; then
   ensure_chromium
   if has_chromium; then say "Chromium is there."; fi
@@ -279,6 +323,7 @@ if [ "$(cat $stamp 2>/dev/null)" != "$digest" ]; then
   install_packages
   ensure_java
   ensure_postgres
+  ensure_mariadb
   ensure_chromium
   printf '%s\n' "$digest" >$stamp
   say "Installed. The command is $venv/bin/semistream"
