@@ -37,6 +37,8 @@ def main() -> None:
     parser.add_argument("--skew", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--io", default="direct")
+    parser.add_argument("--drained", type=int, metavar="ROWS", help="drain micro-batches of ROWS")
+    parser.add_argument("--workdir", type=Path, help="where the master is kept for other runs")
     options = parser.parse_args()
     if shutil.which("perf") is None:
         sys.exit("perf is missing; on Debian: apt-get install linux-perf")
@@ -51,9 +53,10 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
     from semistream.joins.registry import make_join
     from semistream.workloads import sale_schema, sales
 
-    stream = list(sales(4_000_000, products=options.rows, skew=options.skew, seed=1))
+    rows = options.drained or 65_536
+    stream = list(sales(4_000_000, products=options.rows, skew=options.skew, batch_rows=rows))
     with (
-        product_master(folder, options.rows, io=options.io) as master,
+        product_master(options.workdir or folder, options.rows, io=options.io) as master,
         make_join(
             options.join, master, on="product_id", schema=sale_schema(), memory=options.memory
         ) as join,
@@ -70,6 +73,9 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
                         join.step()
                         if time.perf_counter() > end:
                             return join.stats.rows_in - before
+                    if options.drained:
+                        for _ in join.finish():
+                            pass
 
         run(options.seconds)
         write_names()

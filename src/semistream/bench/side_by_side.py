@@ -77,7 +77,7 @@ class PeersOptions:
     caches: tuple[str, ...] = (WARM, COLD)
     systems: tuple[str, ...] = field(default_factory=lambda: tuple(PEERS))
     rounds: int = 3
-    seconds: float = 4.0
+    seconds: float = 5.0
     stream_rows: int = 4_000_000
     seed: int = 1
 
@@ -266,7 +266,7 @@ class _Turns:
     def warm_up(self) -> None:
         self._peer.open(self._memory_bytes, cold=self._cell.cache == COLD)
         self._is_open = True
-        warm_s = self._options.seconds / 3
+        warm_s = self._options.seconds / 2
         large = max(self._cell.batch_rows, WARM_UP_ROWS)
         self._feed(large, warm_s * WARM_UP_SHARE)
         self._feed(self._cell.batch_rows, warm_s * (1 - WARM_UP_SHARE))
@@ -275,7 +275,7 @@ class _Turns:
         """One turn. A system that has had twice its time takes no more, if it has a round."""
         if self._rounds and self._left_s <= 0:
             return
-        share_s = self._options.seconds * 2 / 3 / self._options.rounds
+        share_s = self._options.seconds / 2 / self._options.rounds
         rows, seconds = self._feed(self._cell.batch_rows, share_s)
         self._rounds.append(rows / seconds)
 
