@@ -30,6 +30,7 @@ from semistream.bench.checksum import Checksum
 from semistream.bench.core import Told
 from semistream.bench.oracle import JOINED, Expected, ProductOracle
 from semistream.bench.peers import OURS, PEERS, Peer
+from semistream.bench.peers.base import read_into_cache
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import OptionError, SemiStreamError, unknown_name
@@ -44,7 +45,8 @@ MOST_HELD_ROWS = 2_000_000
 """Results that are set aside before they are checked: few pauses, so that reads under way gain
 nothing by them."""
 
-WARM, COLD = "warm", "cold"
+CACHES = WARM, COLD = "warm", "cold"
+"""States of the operating system's cache."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class PeersOptions:
     memories: tuple[str, ...] = ("5%", "1%", "10%")
     skews: tuple[float, ...] = (1, 0, 0.5)
     batch_rows: tuple[int, ...] = (100_000, 1_000, 10_000, 1_000_000)
-    caches: tuple[str, ...] = (WARM, COLD)
+    caches: tuple[str, ...] = CACHES
     systems: tuple[str, ...] = field(default_factory=lambda: tuple(PEERS))
     rounds: int = 3
     seconds: float = 5.0
@@ -87,6 +89,9 @@ class PeersOptions:
         for name in self.systems:
             if name not in PEERS:
                 raise unknown_name("system", name, PEERS)
+        for cache in self.caches:
+            if cache not in CACHES:
+                raise unknown_name("state of the cache", cache, CACHES)
         for memory in self.memories:
             parse_bytes(memory, of=10**12)
         for rows in self.batch_rows:
@@ -102,7 +107,7 @@ class PeersOptions:
 
     @property
     def cells(self) -> list[Cell]:
-        """The grid, those cells together that need the same stream."""
+        """The grid, one state of the operating system's cache after the other."""
         (memory, *memories), (batch, *batches) = self.memories, self.batch_rows
         skew, *skews = self.skews
         points = [(memory, skew, batch)]
@@ -110,8 +115,9 @@ class PeersOptions:
         points += [(other, skew, batch) for other in memories]
         points += [(memory, other, batch) for other in skews]
         points += [(memory, other, rows) for other in skews[:1] for rows in batches]
-        points.sort(key=lambda point: self.skews.index(point[1]))
-        return [Cell(*point, cache) for point in points for cache in self.caches]
+        # Warm ones first: cold ones throw out of the cache what they need.
+        caches = [cache for cache in CACHES if cache in self.caches]
+        return [Cell(*point, cache) for cache in caches for point in points]
 
     def memory_bytes(self, memory: str) -> int:
         """What every system is given: a share is one of the products' bytes."""
@@ -181,6 +187,10 @@ def run_peers(
         kind(workdir, options.rows).build()
     cells = options.cells
     streams = _streams(options, workdir, tell)
+    if WARM in options.caches:
+        tell("all stores once into the operating system's cache")
+        for kind in kinds:
+            read_into_cache(kind(workdir, options.rows).store)
     for number, cell in enumerate(cells, start=1):
         tell(f"[{number:2}/{len(cells)}] {cell}")
         stream, expected = streams[cell.skew]

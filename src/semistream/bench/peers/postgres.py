@@ -70,15 +70,34 @@ class Postgres(Lookup):
             shutil.rmtree(beside, ignore_errors=True)
 
     def open(self, memory_bytes: int, *, cold: bool) -> None:
+        self.server = self.serve(memory_bytes).start()
+        self._connection = Connection(self.server.uri)
+
+    def serve(self, memory_bytes: int) -> PostgresServer:
+        """The server of its store, to be started."""
+        settings = SETTINGS | {"shared_buffers": f"{memory_bytes // 1024}kB"}
+        return PostgresServer(data=self.store, settings=settings)
+
+    def look_up(self, keys: npt.NDArray[np.int64]) -> pa.Table:
+        return self._connection.look_up(keys)
+
+    def close(self) -> None:
+        self._connection.close()
+        self.server.stop()
+
+
+class Connection:
+    """A connection with its temporary table of keys."""
+
+    def __init__(self, uri: str) -> None:
         from adbc_driver_postgresql import dbapi
 
-        settings = SETTINGS | {"shared_buffers": f"{memory_bytes // 1024}kB"}
-        self.server = PostgresServer(data=self.store, settings=settings).start()
-        self._connection = dbapi.connect(self.server.uri, autocommit=True)
+        self._connection = dbapi.connect(uri, autocommit=True)
         self._cursor = self._connection.cursor()
         self._cursor.execute(f"CREATE TEMPORARY TABLE wanted ({KEY} bigint)")
 
     def look_up(self, keys: npt.NDArray[np.int64]) -> pa.Table:
+        """The products of these keys."""
         self._cursor.execute("TRUNCATE wanted")
         self._cursor.adbc_ingest(
             "wanted", pa.record_batch([pa.array(keys)], names=[KEY]), mode="append", temporary=True
@@ -87,6 +106,6 @@ class Postgres(Lookup):
         return self._cursor.fetch_arrow_table()
 
     def close(self) -> None:
+        """End it."""
         self._cursor.close()
         self._connection.close()
-        self.server.stop()

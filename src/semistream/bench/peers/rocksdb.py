@@ -38,7 +38,7 @@ class RocksDb(Lookup):
             for number, batch in enumerate(product_batches(self.rows)):
                 # Files of sorted rows become the store as they are: nothing is left to compact.
                 path = str(folder / f"{number:04}.sst")
-                writer = SstFileWriter(options=self._options())
+                writer = SstFileWriter(options=_options())
                 writer.open(path)
                 keys = np.ascontiguousarray(batch.column(KEY).to_numpy()).astype(">i8")
                 values = records_of(batch).view(f"V{RECORD.itemsize}")
@@ -46,22 +46,14 @@ class RocksDb(Lookup):
                     writer[key] = value
                 writer.finish()
                 paths.append(path)
-            made = Rdict(str(folder), options=self._options())
+            made = Rdict(str(folder), options=_options())
             made.ingest_external_file(paths)
             made.close()
             for path in paths:
                 Path(path).unlink()  # it was copied or linked
 
-    def _options(self) -> Any:
-        from rocksdict import DBCompressionType, Options
-
-        options = Options(raw_mode=True)
-        options.set_compression_type(DBCompressionType.none())
-        options.increase_parallelism(THREADS)
-        return options
-
     def open(self, memory_bytes: int, *, cold: bool) -> None:
-        self._rows = open_read_only(self.store, self._options(), memory_bytes, direct=cold)
+        self._rows = open_read_only(str(self.store), memory_bytes, direct=cold)
 
     def look_up(self, keys: npt.NDArray[np.int64]) -> pa.RecordBatch:
         return batch_of(get_records(self._rows, keys))
@@ -70,15 +62,25 @@ class RocksDb(Lookup):
         self._rows.close()
 
 
-def open_read_only(path: Any, options: Any, memory_bytes: int, *, direct: bool) -> Any:
+def open_read_only(path: str, memory_bytes: int, *, direct: bool) -> Any:
     """A store with a block cache of this size, which others may have open too."""
     from rocksdict import AccessType, BlockBasedOptions, Cache, Rdict
 
+    options = _options()
     blocks = BlockBasedOptions()
     blocks.set_block_cache(Cache(memory_bytes))
     options.set_block_based_table_factory(blocks)
     options.set_use_direct_reads(direct)
-    return Rdict(str(path), options=options, access_type=AccessType.read_only())
+    return Rdict(path, options=options, access_type=AccessType.read_only())
+
+
+def _options() -> Any:
+    from rocksdict import DBCompressionType, Options
+
+    options = Options(raw_mode=True)
+    options.set_compression_type(DBCompressionType.none())
+    options.increase_parallelism(THREADS)
+    return options
 
 
 def get_records(rows: Any, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
