@@ -24,6 +24,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.bench.checksum import Checksum
@@ -198,7 +199,24 @@ def run_peers(
             _Turns(kind(workdir, options.rows), cell, options, stream, expected, clock)
             for kind in kinds
         ]
-        yield from _ratios(_measured(turns, options))
+        yield from with_ratios(_measured(turns, options))
+
+
+GROWING = (*OURS, "duckdb", "polars", "rocksdb")
+"""Systems whose cost is followed as the master grows, unless others are named."""
+
+
+def growth_options(options: PeersOptions, rows: int, memory_bytes: int) -> PeersOptions:
+    """The middle of the grid, warm, on a master of another size with the same memory."""
+    return replace(
+        options,
+        rows=rows,
+        memories=(str(memory_bytes),),
+        skews=options.skews[:1],
+        batch_rows=options.batch_rows[:1],
+        caches=(WARM,),
+        systems=tuple(name for name in options.systems if name in GROWING),
+    )
 
 
 @dataclass(frozen=True)
@@ -217,12 +235,13 @@ def _streams(
 ) -> Mapping[float, tuple[_Stream, Expected]]:
     tell("the stream, and DuckDB's join of it to compare with")
     streams = {}
-    with ProductOracle(options.rows, scratch=workdir) as oracle:
-        for skew in options.skews:
-            table = sales(
-                options.stream_rows, products=options.rows, skew=skew, seed=options.seed
-            ).read_all()
-            (batch,) = table.combine_chunks().to_batches()
+    for skew in options.skews:
+        table = sales(
+            options.stream_rows, products=options.rows, skew=skew, seed=options.seed
+        ).read_all()
+        (batch,) = table.combine_chunks().to_batches()
+        sold = np.unique(batch.column("product_id").to_numpy())
+        with ProductOracle(options.rows, only=sold, scratch=workdir) as oracle:
             streams[skew] = _Stream(batch), oracle.expected([batch])
     return streams
 
@@ -349,9 +368,11 @@ class _Turns:
         )
 
 
-def _ratios(results: Sequence[PeerResult]) -> Iterator[PeerResult]:
+def with_ratios(results: Sequence[PeerResult], *, reference: str = OURS[0]) -> Iterator[PeerResult]:
+    """The results of a cell with their ratios to ours: drained, and where rows may wait."""
     rates = {one.system: one.rows_per_s for one in results}
-    drained, waiting = (rates.get(name) or None for name in OURS)
+    drained = rates.get(reference) or None
+    waiting = rates.get(reference.replace("drained", "waiting")) or None
     for one in results:
         yield replace(
             one,
