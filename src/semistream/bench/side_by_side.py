@@ -187,7 +187,7 @@ def run_peers(
         tell(f"{kind.name}: its store of {options.rows:,} rows")
         kind(workdir, options.rows).build()
     cells = options.cells
-    streams = _streams(options, workdir, tell)
+    streams = streams_of(options, workdir, tell)
     if WARM in options.caches:
         tell("all stores once into the operating system's cache")
         for kind in kinds:
@@ -196,7 +196,7 @@ def run_peers(
         tell(f"[{number:2}/{len(cells)}] {cell}")
         stream, expected = streams[cell.skew]
         turns = [
-            _Turns(kind(workdir, options.rows), cell, options, stream, expected, clock)
+            Turns(kind(workdir, options.rows), cell, options, stream, expected, clock)
             for kind in kinds
         ]
         yield from with_ratios(_measured(turns, options))
@@ -220,7 +220,7 @@ def growth_options(options: PeersOptions, rows: int, memory_bytes: int) -> Peers
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
     """The sales that are played in a loop, in micro-batches of any size."""
 
     rows: pa.RecordBatch
@@ -230,9 +230,9 @@ class _Stream:
         return self.rows.slice(start % self.rows.num_rows, rows)
 
 
-def _streams(
+def streams_of(
     options: PeersOptions, workdir: Path, tell: Told
-) -> Mapping[float, tuple[_Stream, Expected]]:
+) -> Mapping[float, tuple[Stream, Expected]]:
     tell("the stream, and DuckDB's join of it to compare with")
     streams = {}
     for skew in options.skews:
@@ -242,11 +242,11 @@ def _streams(
         (batch,) = table.combine_chunks().to_batches()
         sold = np.unique(batch.column("product_id").to_numpy())
         with ProductOracle(options.rows, only=sold, scratch=workdir) as oracle:
-            streams[skew] = _Stream(batch), oracle.expected([batch])
+            streams[skew] = Stream(batch), oracle.expected([batch])
     return streams
 
 
-def _measured(turns: Sequence[_Turns], options: PeersOptions) -> list[PeerResult]:
+def _measured(turns: Sequence[Turns], options: PeersOptions) -> list[PeerResult]:
     with ExitStack() as opened:
         for one in turns:
             opened.enter_context(closing(one))
@@ -259,7 +259,7 @@ def _measured(turns: Sequence[_Turns], options: PeersOptions) -> list[PeerResult
         return [one.result() for one in turns]
 
 
-class _Turns:
+class Turns:
     """One system in one cell: its place in the stream, its results, its rounds."""
 
     def __init__(
@@ -267,7 +267,7 @@ class _Turns:
         peer: Peer,
         cell: Cell,
         options: PeersOptions,
-        stream: _Stream,
+        stream: Stream,
         expected: Expected,
         clock: Clock,
     ) -> None:

@@ -171,27 +171,34 @@ def built(path: Path) -> Iterator[Path]:
         yield beside
         shutil.rmtree(path, ignore_errors=True)
         beside.rename(path)
-        os.sync()  # pages that are not yet written could not be dropped from the cache
+        write_out(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
+def files_of(path: Path) -> list[Path]:
+    """A file, or all files below a folder."""
+    return [file for file in sorted(path.rglob("*")) if file.is_file()] if path.is_dir() else [path]
+
+
+def write_out(path: Path) -> None:
+    """Have files on disk: what is not yet written cannot be dropped from the cache."""
+    for file in files_of(path):
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())
+
+
 def drop_from_cache(path: Path) -> None:
     """Have the operating system forget what it holds of a file or of a folder's files."""
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            number = os.open(file, os.O_RDONLY)
-            try:
-                os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(number)
+    for file in files_of(path):
+        with file.open("rb", buffering=0) as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def read_into_cache(path: Path) -> None:
     """Have the operating system hold a file or a folder's files, as after much use."""
     room = bytearray(1 << 20)
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            with file.open("rb", buffering=0) as opened:
-                while opened.readinto(room):
-                    pass
+    for file in files_of(path):
+        with file.open("rb", buffering=0) as opened:
+            while opened.readinto(room):
+                pass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -20,6 +19,7 @@ from semistream.bench.peers.base import (
     batch_of,
     product_batches,
     records_of,
+    write_out,
 )
 from semistream.testing.mariadb import MariaDbMissingError, MariaDbServer, find_mariadb
 
@@ -71,7 +71,7 @@ class MariaDb(Lookup):
                 cursor.fetchall()
                 connection.close()
             beside.rename(self.store)
-            os.sync()
+            write_out(self.store)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from semistream.bench.peers.base import KEY, Lookup, product_batches
+from semistream.bench.peers.base import KEY, Lookup, product_batches, write_out
 from semistream.testing.postgres import PostgresMissingError, PostgresServer, find_postgres
 
 SETTINGS = {
@@ -65,7 +64,7 @@ class Postgres(Lookup):
                 cursor.execute(f"ALTER TABLE product ADD PRIMARY KEY ({KEY})")
                 cursor.execute("VACUUM (ANALYZE, FREEZE) product")
             beside.rename(self.store)
-            os.sync()
+            write_out(self.store)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 

@@ -11,7 +11,7 @@ from pyarrow import acero
 
 from semistream.bench.masters import product_files
 from semistream.bench.oracle import JOINED, PAYLOAD
-from semistream.bench.peers.base import KEY, THREADS, Peer
+from semistream.bench.peers.base import KEY, THREADS, Peer, write_out
 from semistream.workloads import sale_schema
 
 
@@ -24,8 +24,7 @@ class _Scan(Peer):
 
     def build(self) -> None:
         self.workdir.mkdir(parents=True, exist_ok=True)
-        product_files(self.workdir, self.rows)
-        os.sync()
+        write_out(product_files(self.workdir, self.rows))
 
     def close(self) -> None:
         pass

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -34,6 +36,9 @@ from semistream.cli.options import (
 )
 from semistream.core.budget import parse_bytes
 from semistream.etl.pipeline import Spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 QUICK = PeersOptions(
     rows=2_000_000,
@@ -157,9 +162,10 @@ def peers_command(
         folder = default_workdir() if workdir is None else workdir
         folder.mkdir(parents=True, exist_ok=True)
         done = [*_run(options, folder, growth, spark=spark and not quick)]
-        document = {"environment": results.environment(), "results": [_plain(one) for one in done]}
+        environment = results.environment()
     else:
         document = json.loads(stored.read_text())
+        environment = document["environment"]
         done = [_result(plain) for plain in document["results"]]
     if out is not None:
         parameters = {
@@ -176,7 +182,7 @@ def peers_command(
     if report is not None:
         from semistream.bench.peers_report import write_report
 
-        for written in write_report(report, done, document["environment"]):
+        for written in write_report(report, done, environment):
             render.note(f"written: {written}")
     measured = [one for one in done if one.why_not is None]
     if as_json:
@@ -211,22 +217,32 @@ def _run(
 
 
 def _on_spark(options: PeersOptions, folder: Path) -> Iterator[PeerResult]:
+    with spark_session(folder) as session:
+        if session is None:
+            return
+        from semistream.bench.peers_on_spark import run_peers_on_spark
+
+        for one in run_peers_on_spark(options, folder, session, tell=render.note):
+            _tell(one)
+            yield one
+
+
+@contextmanager
+def spark_session(folder: Path) -> Iterator[SparkSession | None]:
+    """A session as the benchmark on Spark has it; None, with a note, where there is no Spark."""
     if importlib.util.find_spec("pyspark") is None:
         render.note("left out: Spark: pip install 'semistream[spark]'")
+        yield None
         return
-    from semistream.bench.peers_on_spark import run_peers_on_spark
     from semistream.bench.spark import SETTINGS
     from semistream.cli import streaming
 
     log = folder / "spark.log"
     render.note(f"on Spark; its log: {log}")
     warehouse = {"spark.sql.warehouse.dir": str(folder / "warehouse")}
-    with streaming.session(
-        Spark(name="semistream-bench", settings={**SETTINGS, **warehouse}), log
-    ) as session:
-        for one in run_peers_on_spark(options, folder, session, tell=render.note):
-            _tell(one)
-            yield one
+    spark = Spark(name="semistream-bench", settings={**SETTINGS, **warehouse})
+    with streaming.session(spark, log) as session:
+        yield session
 
 
 def _tell(one: PeerResult) -> None:
