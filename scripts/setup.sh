@@ -4,7 +4,7 @@
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
 #   4. a PostgreSQL server for the tests of its sink, likewise
-#   5. a MariaDB server for the tests of masters in databases, likewise
+#   5. a MariaDB server for tests of masters in databases and for bench peers, likewise
 #   6. Chromium for the tests of the dashboard, likewise
 #   7. the compiled kernels in their on-disk cache
 #
@@ -208,18 +208,28 @@ has_mariadb() {
   command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || [ -x /usr/libexec/mariadbd ]
 }
 
-# Never fails: only tests need it. They start a server of their own.
-install_mariadb() {
+# Never fails: only tests and comparisons need it. They start servers of their own, so
+# Debian's package is kept from starting one for the whole machine: a program policy-rc.d that
+# refuses is how Debian's packages are told, and it is removed again if it was not there before.
+ensure_mariadb() {
   has_mariadb && return
+  local policy=/usr/sbin/policy-rc.d
   if can_apt; then
-    say "Installing MariaDB (tests of masters in databases start a server of their own)"
+    say "Installing MariaDB (tests and bench peers start servers of their own)"
     apt_refresh
-    apt_install mariadb-server || true
+    if [ -e $policy ]; then
+      apt_install mariadb-server || true
+    else
+      printf '#!/bin/sh\nexit 101\n' | as_root tee $policy >/dev/null
+      as_root chmod +x $policy
+      apt_install mariadb-server || true
+      as_root rm -f $policy
+    fi
     has_mariadb && return
   fi
   cat >&2 <<TEXT
 warning: No MariaDB server, and it could not be installed from here.
-  Only the tests of masters in MariaDB need it; they are skipped.
+  Only tests of masters in MariaDB and semistream bench peers need it; both leave it out.
   Hint: install one and run 'scripts/setup.sh mariadb' to check, for example
           Debian, Ubuntu   sudo apt-get install mariadb-server
           Fedora           sudo dnf install mariadb-server
@@ -292,7 +302,7 @@ if [ "${1:-}" = postgres ]; then
 fi
 
 if [ "${1:-}" = mariadb ]; then
-  install_mariadb
+  ensure_mariadb
   if has_mariadb; then say "MariaDB is there."; fi
   exit
 fi
@@ -313,7 +323,7 @@ if [ "$(cat $stamp 2>/dev/null)" != "$digest" ]; then
   install_packages
   ensure_java
   ensure_postgres
-  install_mariadb
+  ensure_mariadb
   ensure_chromium
   printf '%s\n' "$digest" >$stamp
   say "Installed. The command is $venv/bin/semistream"

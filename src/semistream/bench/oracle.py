@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from semistream.bench.checksum import Checksum, row_hashes
 from semistream.kernels.jit import kernel
-from semistream.workloads import product_schema, products, sale_schema
+from semistream.workloads import product_rows, product_schema, products, sale_schema
 
 PAYLOAD = [name for name in product_schema().names if name != "product_id"]
 """Columns that a sale gets from its product."""
@@ -46,17 +46,25 @@ class Expected:
 class ProductOracle:
     """Joins sales with products in DuckDB; the products are made anew, not read from a master.
 
-    `scratch` is a directory for what does not fit DuckDB's memory.
+    `scratch` is a directory for what does not fit DuckDB's memory. With `only` it knows no other
+    products than these: enough for a stream that asks for no others.
     """
 
-    def __init__(self, rows: int, *, seed: int = 0, scratch: Path | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        *,
+        seed: int = 0,
+        only: npt.NDArray[np.int64] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
         config: dict[str, Any] = {"preserve_insertion_order": "false"}
         if scratch is not None:
             config["temp_directory"] = str(scratch)
         self._connection = duckdb.connect(":memory:", config=config)
         # Its bar would be drawn on standard output, where only results belong.
         self._connection.execute("SET enable_progress_bar = false")
-        self._connection.register("made", products(rows, seed=seed))
+        self._connection.register("made", _made(rows, seed, only))
         self._connection.execute("CREATE TABLE product AS SELECT * FROM made")
         self._connection.unregister("made")
 
@@ -92,6 +100,14 @@ class ProductOracle:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _made(rows: int, seed: int, only: npt.NDArray[np.int64] | None) -> pa.RecordBatchReader:
+    if only is None:
+        return products(rows, seed=seed)
+    ids = only[only < rows]
+    batches = (product_rows(ids[at : at + 65_536], seed=seed) for at in range(0, len(ids), 65_536))
+    return pa.RecordBatchReader.from_batches(product_schema(), batches)
 
 
 @kernel

@@ -24,6 +24,7 @@ import statistics
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +37,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from semistream.bench.core import Told
 from semistream.bench.masters import master_path, product_files, product_master
 from semistream.bench.oracle import JOINED, ProductOracle
+from semistream.bench.peers.base import RECORD, read_into_cache
+from semistream.bench.peers.by_hand import LookupTask
+from semistream.bench.peers.postgres import Postgres
+from semistream.bench.peers.rocksdb import RocksDb
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.durations import parse_milliseconds
@@ -76,6 +81,9 @@ class Tables:
     memory: str
     max_wait: str
     tasks: int
+    memory_bytes: int = 0
+    rocksdb: Path | None = None
+    postgres: str | None = None
 
 
 System = Callable[[DataFrame, Tables], DataFrame]
@@ -118,6 +126,22 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
+def _by_hand(stream: DataFrame, tables: Tables, store: str, place: str) -> DataFrame:
+    task = LookupTask(store, place, tables.memory_bytes // tables.tasks)
+    return stream.coalesce(tables.tasks).mapInArrow(task, spark_schema(JOINED)[0])
+
+
+def _rocksdb(stream: DataFrame, tables: Tables) -> DataFrame:
+    return _by_hand(stream, tables, "rocksdb", str(tables.rocksdb))
+
+
+def _postgres(stream: DataFrame, tables: Tables) -> DataFrame:
+    return _by_hand(stream, tables, "postgres", str(tables.postgres))
+
+
+ROCKSDB, POSTGRES = BY_HAND = ("spark-rocksdb-lookup", "spark-postgres-lookup")
+"""What people write by hand; they need the packages of the extra `peers`, and a server."""
+
 SYSTEMS: dict[str, System] = {
     "semistream-drained": _drained,
     "semistream-waiting": _waiting,
@@ -127,13 +151,15 @@ SYSTEMS: dict[str, System] = {
     "spark-bucketed": _bucketed,
     "spark-identity": _identity,
     "semistream-by-shard": _by_shard,
+    ROCKSDB: _rocksdb,
+    POSTGRES: _postgres,
 }
 """What is compared. `spark-identity` joins nothing: rows go to Python and come back."""
 
 IDENTITY = "spark-identity"
 BY_SHARD = "semistream-by-shard"
 
-USUAL = tuple(name for name in SYSTEMS if name != BY_SHARD)
+USUAL = tuple(name for name in SYSTEMS if name not in (BY_SHARD, *BY_HAND))
 """What is compared unless systems are named: by shard needs a master of its own."""
 
 
@@ -238,6 +264,7 @@ def run_spark(
     with product_master(workdir, options.rows, shards=shards, io="buffered"):
         pass
     files = product_files(workdir, options.rows)
+    memory_bytes = parse_bytes(options.memory, of=options.rows * RECORD.itemsize)
     tables = Tables(
         master_path(workdir, options.rows, seed=0),
         master_path(workdir, options.rows, seed=0, shards=shards),
@@ -246,11 +273,15 @@ def run_spark(
         options.memory,
         options.max_wait,
         tasks,
+        memory_bytes,
     )
     tell("all of it once into the operating system's cache, so that no system is cold")
     for folder in (tables.master, files):
-        _read_through(folder)
-    with tempfile.TemporaryDirectory(dir=workdir, prefix="spark-") as scratch:
+        read_into_cache(folder)
+    with (
+        _stores(tables, options, workdir, tell) as tables,
+        tempfile.TemporaryDirectory(dir=workdir, prefix="spark-") as scratch,
+    ):
         streams: dict[int, Stream] = {}
         with ProductOracle(options.rows, scratch=Path(scratch)) as oracle:
             for rows in options.batch_rows:
@@ -274,13 +305,24 @@ def run_spark(
             shutil.rmtree(tables.sharded / PINS, ignore_errors=True)
 
 
-def _read_through(folder: Path) -> None:
-    room = bytearray(1 << 20)
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                while file.readinto(room):
-                    pass
+@contextmanager
+def _stores(tables: Tables, options: SparkOptions, workdir: Path, tell: Told) -> Iterator[Tables]:
+    """The stores that lookups by hand ask, built where they are not there, and served."""
+    if ROCKSDB in options.systems:
+        rocksdb = RocksDb(workdir, options.rows)
+        tell(f"{rocksdb.name}: its store")
+        rocksdb.build()
+        read_into_cache(rocksdb.store)
+        tables = replace(tables, rocksdb=rocksdb.store)
+    if POSTGRES not in options.systems:
+        yield tables
+        return
+    postgres = Postgres(workdir, options.rows)
+    tell(f"{postgres.name}: its store")
+    postgres.build()
+    read_into_cache(postgres.store)
+    with postgres.serve(tables.memory_bytes // 2) as server:
+        yield replace(tables, postgres=server.uri)
 
 
 def _bucketed_table(

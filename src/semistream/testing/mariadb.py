@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import subprocess
 from pathlib import Path
+from socket import AF_UNIX, socket
 
 from semistream.testing.server import DatabaseServer, ServerMissingError
 
@@ -35,16 +35,16 @@ class MariaDBServer(DatabaseServer):
     """MariaDB with an empty database; see `DatabaseServer`."""
 
     name, account = "MariaDB", "mysql"
-    end_signal = signal.SIGKILL
+    end_signal, gentle_signal = signal.SIGKILL, signal.SIGTERM
     missing = MariaDBMissingError
 
     @property
     def uri(self) -> str:
-        return f"mariadb://{USER}@localhost/{DATABASE}?socket={self._socket}"
+        return f"mariadb://{USER}@localhost/{DATABASE}?socket={self.socket}"
 
     def execute(self, *statements: str) -> None:
         """Run statements by the command-line client, as the administrator."""
-        client = [str(find_mariadb("mariadb")), "--no-defaults", f"--socket={self._socket}"]
+        client = [str(find_mariadb("mariadb")), "--no-defaults", f"--socket={self.socket}"]
         done = subprocess.run(
             [*client, "--user=root"],
             input=";\n".join([f"USE {DATABASE}", *statements]),
@@ -56,31 +56,36 @@ class MariaDBServer(DatabaseServer):
             raise self.missing(f"mariadb: {done.stderr.strip()}", hint="check the statements")
 
     @property
-    def _socket(self) -> Path:
-        return self._made() / "socket"
+    def socket(self) -> Path:
+        """Where clients reach it; `root` needs no password there."""
+        return self.folder / "socket"
 
     def _making(self) -> list[str]:
         command = [str(find_mariadb("mariadb-install-db")), "--no-defaults", "--skip-test-db"]
-        return [*command, "--auth-root-authentication-method=normal"]
+        return [*command, "--auth-root-authentication-method=normal", f"--datadir={self.data}"]
 
-    def _made_in(self, data: Path) -> list[str]:
+    def _serving(self) -> list[str]:
         # Read at every start, before connections are taken; the grants are no news after the first.
-        start = self._made() / "start.sql"
+        start = self.folder / "start.sql"
         start.write_text(
             f"CREATE DATABASE IF NOT EXISTS {DATABASE};\n"
             f"CREATE USER IF NOT EXISTS {USER}@localhost;\n"
             f"GRANT ALL ON {DATABASE}.* TO {USER}@localhost;\n"
         )
         start.chmod(0o644)
-        return [f"--datadir={data}"]
-
-    def _serving(self) -> list[str]:
-        folder = self._made()
-        command = [str(find_mariadb()), "--no-defaults", f"--datadir={folder / 'data'}"]
-        command += [f"--socket={self._socket}", "--skip-networking", "--skip-log-bin"]
-        command += [f"--init-file={folder / 'start.sql'}", "--innodb-buffer-pool-size=64M"]
-        return [*command, *(() if self.durable else ("--innodb-flush-log-at-trx-commit=2",))]
+        settings = {
+            "datadir": str(self.data),
+            "socket": str(self.socket),
+            "tmpdir": str(self.folder),
+            "init-file": str(start),
+            "skip-networking": "1",
+            "secure-file-priv": "",
+            "innodb-buffer-pool-size": "64M",
+            "innodb-flush-log-at-trx-commit": "1" if self.durable else "2",
+        }
+        options = [f"--{name}={value}" for name, value in (settings | self.settings).items()]
+        return [str(find_mariadb()), "--no-defaults", "--skip-log-bin", *options]
 
     def _is_ready(self) -> bool:
-        with socket.socket(socket.AF_UNIX) as one:
-            return one.connect_ex(str(self._socket)) == 0
+        with socket(AF_UNIX) as one:
+            return one.connect_ex(str(self.socket)) == 0

@@ -12,7 +12,7 @@ from semistream.testing.server import DatabaseServer, ServerMissingError
 USER = "semistream"
 
 _DEBIAN = Path("/usr/lib/postgresql")
-_UNSAFE_AND_FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+_UNSAFE_AND_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 
 
 class PostgresMissingError(ServerMissingError):
@@ -37,28 +37,26 @@ class PostgresServer(DatabaseServer):
     """PostgreSQL with an empty database; see `DatabaseServer`."""
 
     name, account = "PostgreSQL", "postgres"
-    end_signal = signal.SIGQUIT
+    end_signal, gentle_signal = signal.SIGQUIT, signal.SIGINT
     missing = PostgresMissingError
 
     @property
     def uri(self) -> str:
-        return f"postgresql://{USER}@/postgres?host={self._made()}"
+        return f"postgresql://{USER}@/postgres?host={self.folder}"
 
     def _making(self) -> list[str]:
         options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8"]
-        return [str(find_postgres() / "initdb"), *options, "--locale", "C", "--no-sync"]
-
-    def _made_in(self, data: Path) -> list[str]:
-        return ["--pgdata", str(data)]
+        options += ["--locale", "C", "--no-sync", "--pgdata", str(self.data)]
+        return [str(find_postgres() / "initdb"), *options]
 
     def _serving(self) -> list[str]:
-        settings = ["listen_addresses=", f"unix_socket_directories={self._made()}"]
-        settings += () if self.durable else _UNSAFE_AND_FAST
-        command = [str(find_postgres() / "postgres"), "-D", str(self._made() / "data")]
-        for setting in settings:
-            command += ["-c", setting]
+        settings = {"listen_addresses": "", "unix_socket_directories": str(self.folder)}
+        settings |= {} if self.durable else _UNSAFE_AND_FAST
+        command = [str(find_postgres() / "postgres"), "-D", str(self.data)]
+        for name, value in (settings | self.settings).items():
+            command += ["-c", f"{name}={value}"]
         return command
 
     def _is_ready(self) -> bool:
-        ready = [str(find_postgres() / "pg_isready"), "--host", str(self._made()), "--quiet"]
+        ready = [str(find_postgres() / "pg_isready"), "--host", str(self.folder), "--quiet"]
         return subprocess.run(ready, check=False).returncode == 0

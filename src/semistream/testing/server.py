@@ -1,4 +1,4 @@
-"""A database server for tests and benchmarks: from the system's package, thrown away after.
+"""A database server of one's own, for tests and benchmarks: from the system's package.
 
 It listens on a Unix socket in a temporary folder only, so that it needs neither a port nor a
 password, and disturbs no server that runs already.
@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,18 +33,32 @@ class DatabaseServer(ABC):
     """A server with an empty database, from `start` (or entering the context) to `stop`.
 
     A root process runs it as the user that the system's package made for it, since servers refuse
-    to run as root. Nothing of it survives: by default it does not even wait for the disk
-    (`durable=False`), which is no matter unless the machine itself fails. Where `setpriv` is there
-    (any Linux), it also ends with the thread that started it.
+    to run as root. Nothing of it survives, unless it gets a folder `data`, which is made where
+    there is none and stays. By default it does not even wait for the disk (`durable=False`),
+    which is no matter unless the machine itself fails. `settings` are those of the server's command
+    line. Where `setpriv` is there (any Linux), it also ends with the thread that started it.
     """
 
     name: ClassVar[str]
     account: ClassVar[str]
     end_signal: ClassVar[signal.Signals]
+    """Ends it at once, as a failure would."""
+
+    gentle_signal: ClassVar[signal.Signals]
+    """Ends it with its data in order."""
+
     missing: ClassVar[type[ServerMissingError]]
 
-    def __init__(self, *, durable: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        durable: bool = False,
+        data: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.durable = durable
+        self.settings = dict(settings or {})
+        self._kept = data
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -52,16 +67,35 @@ class DatabaseServer(ABC):
     def uri(self) -> str:
         """What clients connect to."""
 
+    @property
+    def folder(self) -> Path:
+        """The temporary folder with its socket and log."""
+        if self._folder is None:
+            raise self.missing(
+                "the server is not running", hint="call start(), or use it in a with statement"
+            )
+        return self._folder
+
+    @property
+    def data(self) -> Path:
+        """Where its data lie."""
+        return self._kept or self.folder / "data"
+
     def start(self) -> Self:
-        """Make a fresh cluster and start it; returns when it takes connections."""
-        account, making = self._user(), self._making()
+        """Make the data where there are none, and start; returns when it takes connections."""
+        account = self._user()
         # Not below a folder that only its owner may enter, and short: sockets have a longest path.
         self._folder = Path(tempfile.mkdtemp(prefix="semistream-db-", dir="/tmp"))
-        if account is not None:
-            shutil.chown(self._folder, account)
         try:
-            if self._spawn([*making, *self._made_in(self._folder / "data")]).wait():
-                raise self._failed(Path(making[0]).name)
+            if account is not None:
+                shutil.chown(self._folder, account)
+            if not self.data.exists():
+                making = self._making()
+                self.data.mkdir(mode=0o700)
+                if account is not None:
+                    shutil.chown(self.data, account)
+                if self._spawn(making).wait():
+                    raise self._failed(Path(making[0]).name)
             self.go_on()
         except BaseException:
             self.stop()
@@ -69,18 +103,15 @@ class DatabaseServer(ABC):
         return self
 
     def stop(self) -> None:
-        """Stop the server and remove everything; also when it is not running."""
-        self.fail()
+        """Stop the server and remove all but kept data; also when it is not running."""
+        self._end(self.end_signal if self._kept is None else self.gentle_signal)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
     def fail(self) -> None:
         """End all server processes at once, as a failure would; what was committed stays."""
-        if self._process is not None:
-            self._process.send_signal(self.end_signal)
-            self._process.wait()
-            self._process = None
+        self._end(self.end_signal)
 
     def go_on(self) -> None:
         """Start it again after it failed."""
@@ -115,10 +146,6 @@ class DatabaseServer(ABC):
         """The command that makes an empty database; raises where nothing is installed."""
 
     @abstractmethod
-    def _made_in(self, data: Path) -> list[str]:
-        """What says to that command where to make it."""
-
-    @abstractmethod
     def _serving(self) -> list[str]:
         """The command that is the server."""
 
@@ -126,19 +153,18 @@ class DatabaseServer(ABC):
     def _is_ready(self) -> bool:
         """Whether it takes connections."""
 
-    def _made(self) -> Path:
-        if self._folder is None:
-            raise self.missing(
-                "the server is not running", hint="call start(), or use it in a with statement"
-            )
-        return self._folder
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait()
+            self._process = None
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
         account = self._user()
-        with (self._made() / "log").open("ab") as log:
+        with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
-                cwd=self._made(),
+                cwd=self.folder,
                 user=account,
                 group=None if account is None else pwd.getpwnam(account).pw_gid,
                 extra_groups=None if account is None else [],
@@ -149,7 +175,7 @@ class DatabaseServer(ABC):
             )
 
     def _failed(self, program: str) -> ServerMissingError:
-        told = (self._made() / "log").read_text()[-2000:].strip()
+        told = (self.folder / "log").read_text()[-2000:].strip()
         return self.missing(
             f"{program} did not do its work: {told}", hint=f"see what {self.name} says above"
         )

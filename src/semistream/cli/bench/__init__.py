@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import click
 
+from semistream.cli.bench.limits import limits_command
 from semistream.cli.bench.list import list_benchmarks
+from semistream.cli.bench.peers import peers_command
 from semistream.cli.bench.run_auto import run_auto_command
 from semistream.cli.bench.run_core import run_core_command
 from semistream.cli.bench.run_cost_models import (
@@ -27,6 +29,8 @@ def run() -> None:
 
 
 bench.add_command(list_benchmarks)
+bench.add_command(peers_command)
+bench.add_command(limits_command)
 run.add_command(run_core_command)
 run.add_command(run_shedding_command)
 run.add_command(run_spark_command)

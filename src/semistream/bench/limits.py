@@ -1,0 +1,356 @@
+"""What this machine allows at most, and how far from it the joins are.
+
+The machine: direct and buffered reads in several patterns, random reads of memory, copies of Arrow
+data. The stream: the fewest pages that must be read (see `semistream.bench.bounds`). Together they
+bound the rate in every cell; the lowest of these bounds is the limit that binds. docs/limits.md
+explains each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from semistream.bench.bounds import (
+    Trace,
+    fewest_faults,
+    fewest_reads,
+    fewest_reads_drained,
+    pages_of_best_row_cache,
+)
+from semistream.bench.core import RESULT_ROW_BYTES, Told
+from semistream.bench.masters import product_master
+from semistream.bench.peers.base import KEY, RECORD, read_into_cache
+from semistream.bench.peers.ours import Drained, Waiting
+from semistream.bench.side_by_side import COLD, Cell, PeersOptions, Turns, streams_of
+from semistream.core.clock import Clock, SystemClock
+from semistream.kernels.jit import kernel
+from semistream.kernels.timing import read_only_runs
+from semistream.store.file import FileMaster
+from semistream.workloads import product_rows, sale_schema
+
+STREAM_ROW_BYTES = sum(column.type.byte_width for column in sale_schema())
+DEPTHS = (1, 4, 16, 64)
+DENSITIES = (0.02, 0.1, 0.25, 0.5, 0.75, 1.0)
+"""Shares of the pages, in order, of which reads are timed: neighbours in one read."""
+
+LONGEST_RUN = 64
+READ_BUFFER_PAGES = 2048
+READ_S = 0.6
+TABLE_BYTES = 512 << 20
+"""Memory that is probed: far more than processors cache."""
+
+PROBES = 4_000_000
+LINE_BYTES = 64
+LINES_PER_ROW = 1 + 1 + (RECORD.itemsize - 1) / LINE_BYTES
+"""Lines of memory that a row cannot do without: one to find its key, those of its partner."""
+
+TRACE_ROWS = 2_000_000
+
+
+@dataclass(frozen=True)
+class MachineLimits:
+    """Rates of one machine. Reads are in pages of `page_bytes` per second."""
+
+    page_bytes: int
+    random_direct: dict[int, float]
+    random_buffered: float
+    sequential_direct: dict[int, float]
+    sequential_buffered: float
+    sorted_direct: dict[float, float]
+    sorted_buffered: dict[float, float]
+    words_per_s: float
+    lines_per_s: float
+    lines_per_s_both_cores: float
+    copied_bytes_per_s: float
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+    def pages_per_s(self, share: float, *, cold: bool) -> float:
+        """Useful pages per second, where this share of all pages is wanted in one pass."""
+        rates = self.sorted_direct if cold else self.sorted_buffered
+        return float(np.interp(share, list(rates), list(rates.values())))
+
+
+@dataclass(frozen=True)
+class LimitsResult:
+    """One cell of semistream beside its limits. Pages are per stream row.
+
+    `best_page_cache` is Belady's MIN on pages for rows that are answered one by one; a join that
+    caches rows or lets rows share reads may be below it. `fewest_pages` no join can be below.
+    `reference_pages` is what the disk's limit is computed with: see docs/limits.md.
+    """
+
+    system: str
+    memory: str
+    skew: float
+    batch_rows: int
+    cache: str
+    rows_per_s: float
+    pages: float
+    best_page_cache: float
+    fewest_pages: float
+    reference_pages: float
+    disk_limit: float
+    memory_limit: float
+    copy_limit: float
+    binds: str
+    share_of_limit: float
+    verified: bool
+
+    def to_dict(self) -> dict[str, object]:
+        """A plain record for JSON."""
+        return asdict(self)
+
+
+def measure_machine(
+    master: FileMaster, buffered: FileMaster, *, tell: Told = lambda line: None
+) -> MachineLimits:
+    """The machine's rates; both masters are the same one, opened for direct and buffered reads."""
+    clock = SystemClock()
+    generator = np.random.default_rng(1)
+    tell("direct reads")
+    one = [_random_runs(master.pages, 1, generator)]
+    direct = {depth: _reads(master, one, depth, clock) for depth in DEPTHS}
+    best = max(direct, key=lambda depth: direct[depth])
+    through = [_all_runs(master.pages)]
+    sequential = {depth: _reads(master, through, depth, clock) for depth in DEPTHS}
+    fastest = max(sequential, key=lambda depth: sequential[depth])
+    shares = {share: [_some_runs(master.pages, share, generator)] for share in DENSITIES}
+    sorted_direct = {
+        share: max(_reads(master, runs, depth, clock) for depth in {best, fastest})
+        for share, runs in shares.items()
+    }
+    tell("buffered reads")
+    sorted_buffered = {share: _reads(buffered, runs, best, clock) for share, runs in shares.items()}
+    tell("memory")
+    words, lines, lines_both = _memory(clock)
+    batch = product_rows(np.arange(200_000))
+    copied = pa.Table.from_batches([batch] * 4)
+    size = copied.nbytes
+    return MachineLimits(
+        page_bytes=master.page_bytes,
+        random_direct=direct,
+        random_buffered=_reads(buffered, one, best, clock),
+        sequential_direct=sequential,
+        sequential_buffered=_reads(buffered, through, best, clock),
+        sorted_direct=sorted_direct,
+        sorted_buffered=sorted_buffered,
+        words_per_s=words,
+        lines_per_s=lines,
+        lines_per_s_both_cores=lines_both,
+        copied_bytes_per_s=_rate(size, clock, copied.combine_chunks),
+    )
+
+
+def run_limits(
+    options: PeersOptions,
+    workdir: Path,
+    machine: MachineLimits,
+    *,
+    tell: Told = lambda line: None,
+) -> Iterator[LimitsResult]:
+    """semistream in the cells of a grid, each with the limit that binds it."""
+    clock = SystemClock()
+    streams = streams_of(options, workdir, tell)
+    with product_master(workdir, options.rows, io="buffered") as master:
+        read_into_cache(master.path)
+        pages = master.pages
+        traces = {
+            skew: Trace.of(master, stream.rows.slice(0, TRACE_ROWS), KEY)
+            for skew, (stream, _) in streams.items()
+        }
+    for number, cell in enumerate(options.cells, start=1):
+        tell(f"[{number:2}/{len(options.cells)}] {cell}")
+        stream, expected = streams[cell.skew]
+        for kind in (Drained, Waiting):
+            peer = kind(workdir, options.rows)
+            turns = Turns(peer, cell, options, stream, expected, clock)
+            try:
+                turns.attempt(turns.warm_up)
+                before = peer.stats
+                for _ in range(options.rounds):
+                    turns.attempt(turns.round)
+                did = peer.stats.since(before)
+                turns.attempt(turns.finish)
+            finally:
+                turns.close()
+            result = turns.result()
+            memory_bytes = options.memory_bytes(cell.memory)
+            bounds = _Bounds.of(traces[cell.skew], memory_bytes, cell, kind, machine.page_bytes)
+            yield _limited(result.rows_per_s, result.verified, did.pages_per_row, cell, kind.name,
+                           bounds, machine, pages)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """Pages per row, and the stream rows that one pass over the pages can serve."""
+
+    best_page_cache: float
+    fewest: float
+    reference: float
+    pass_rows: int
+
+    @classmethod
+    def of(
+        cls,
+        trace: Trace,
+        memory_bytes: int,
+        cell: Cell,
+        kind: type[Drained],
+        page_bytes: int,
+    ) -> _Bounds:
+        rows = len(trace)
+        belady = fewest_faults(trace.pages, memory_bytes // page_bytes)
+        if kind is Waiting:
+            fewest = fewest_reads(
+                trace,
+                memory_bytes,
+                master_row_bytes=RECORD.itemsize,
+                stream_row_bytes=STREAM_ROW_BYTES,
+            )
+            return cls(
+                belady / rows, fewest / rows, fewest / rows, memory_bytes // STREAM_ROW_BYTES
+            )
+        fewest = fewest_reads_drained(
+            trace, memory_bytes, cell.batch_rows, master_row_bytes=RECORD.itemsize
+        )
+        reference = pages_of_best_row_cache(trace, cell.batch_rows, memory_bytes // RECORD.itemsize)
+        return cls(belady / rows, fewest / rows, reference / rows, cell.batch_rows)
+
+
+def _limited(
+    rows_per_s: float,
+    verified: bool,
+    pages_per_row: float,
+    cell: Cell,
+    system: str,
+    bounds: _Bounds,
+    machine: MachineLimits,
+    pages: int,
+) -> LimitsResult:
+    share = min(bounds.reference * bounds.pass_rows / pages, 1.0)
+    rate = machine.pages_per_s(share, cold=cell.cache == COLD)
+    limits = {
+        "disk": rate / bounds.reference if bounds.reference else float("inf"),
+        "memory": machine.lines_per_s / LINES_PER_ROW,
+        "copies": machine.copied_bytes_per_s / RESULT_ROW_BYTES,
+    }
+    binds = min(limits, key=lambda name: limits[name])
+    return LimitsResult(
+        system=system,
+        memory=cell.memory,
+        skew=cell.skew,
+        batch_rows=cell.batch_rows,
+        cache=cell.cache,
+        rows_per_s=rows_per_s,
+        pages=pages_per_row,
+        best_page_cache=bounds.best_page_cache,
+        fewest_pages=bounds.fewest,
+        reference_pages=bounds.reference,
+        disk_limit=limits["disk"],
+        memory_limit=limits["memory"],
+        copy_limit=limits["copies"],
+        binds=binds,
+        share_of_limit=rows_per_s / limits[binds],
+        verified=verified,
+    )
+
+
+# The machine.
+
+
+def _random_runs(pages: int, length: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    starts = generator.integers(0, max(pages - length, 1), 4096)
+    return np.stack([starts, np.full(len(starts), length)], axis=1).astype(np.int64)
+
+
+def _all_runs(pages: int) -> npt.NDArray[np.int64]:
+    starts = np.arange(0, pages, LONGEST_RUN)
+    return np.stack([starts, np.minimum(LONGEST_RUN, pages - starts)], axis=1).astype(np.int64)
+
+
+def _some_runs(pages: int, share: float, generator: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Pages chosen at random, in order, neighbours joined."""
+    wanted = np.flatnonzero(generator.random(pages) < share)
+    if not len(wanted):
+        wanted = np.zeros(1, np.int64)
+    # A run ends at a gap, and after the longest one.
+    gaps = np.diff(wanted, prepend=-2) != 1
+    since = np.arange(len(wanted)) - np.maximum.accumulate(
+        np.where(gaps, np.arange(len(wanted)), 0)
+    )
+    first = np.flatnonzero(gaps | (since % LONGEST_RUN == 0))
+    lengths = np.diff(np.append(first, len(wanted)))
+    return np.stack([wanted[first], lengths], axis=1).astype(np.int64)
+
+
+def _reads(
+    master: FileMaster, runs: list[npt.NDArray[np.int64]], depth: int, clock: Clock
+) -> float:
+    """Pages per second, over as many runs as fit the time; they go on where the last part ended."""
+    (all_runs,) = runs
+    reader = master.reader(min(READ_BUFFER_PAGES, max(master.pages, LONGEST_RUN)), depth=depth)
+    part = 512
+    at, done = 0, 0
+    try:
+        begin = clock.now_ns()
+        while True:
+            some = np.ascontiguousarray(all_runs[at : at + part])
+            if not read_only_runs(reader.ring.kernel, some):
+                raise reader.error()
+            done += int(some[:, 1].sum())
+            at = at + part if at + part < len(all_runs) else 0
+            spent = (clock.now_ns() - begin) / 1e9
+            if spent >= READ_S:
+                return done / spent
+    finally:
+        reader.close()
+
+
+def _rate(work: float, clock: Clock, do: Callable[[], object]) -> float:
+    """Work per second, the best of three, after one to warm up."""
+    do()
+    best = float("inf")
+    for _ in range(3):
+        begin = clock.now_ns()
+        do()
+        best = min(best, (clock.now_ns() - begin) / 1e9)
+    return work / best
+
+
+def _memory(clock: Clock) -> tuple[float, float, float]:
+    """Words, lines, and lines with two threads, read at random in a second."""
+    table = np.arange(TABLE_BYTES // 8, dtype=np.int64)
+    words = _rate(PROBES, clock, lambda: _probe(table, PROBES, 1, 1))
+    lines = _rate(PROBES, clock, lambda: _probe(table, PROBES, 8, 1))
+    with ThreadPoolExecutor(2) as both:
+
+        def on_both() -> None:
+            for done in [both.submit(_probe, table, PROBES, 8, seed) for seed in (1, 2)]:
+                done.result()
+
+        return words, lines, _rate(2 * PROBES, clock, on_both)
+
+
+@kernel
+def _probe(table: Any, count: Any, words: Any, seed: Any) -> Any:
+    """Read `words` neighbouring words at places that no prefetcher can foresee."""
+    state = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+    lines = np.uint64(table.size // 8)
+    total = np.int64(0)
+    for _ in range(count):
+        state = state * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)
+        at = np.int64(((state >> np.uint64(32)) * lines) >> np.uint64(32)) * 8
+        for word in range(words):
+            total += table[at + word]
+    return total

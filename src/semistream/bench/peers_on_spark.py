@@ -1,0 +1,72 @@
+"""The part of the comparison that runs on Spark: `semistream.bench.spark` in rounds, as results."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semistream.bench.core import Told
+from semistream.bench.peers import Peer
+from semistream.bench.peers.postgres import Postgres
+from semistream.bench.peers.rocksdb import RocksDb
+from semistream.bench.side_by_side import WARM, PeerResult, PeersOptions, with_ratios
+from semistream.bench.spark import IDENTITY, POSTGRES, ROCKSDB, USUAL, SparkOptions, run_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from semistream.bench.spark import SparkResult
+
+ON_SPARK = "on Spark"
+ROUNDS = 2
+"""Each starts a query anew, which takes its time."""
+
+
+def run_peers_on_spark(
+    options: PeersOptions,
+    workdir: Path,
+    session: SparkSession,
+    *,
+    seconds: float = 6.0,
+    tell: Told = lambda line: None,
+) -> Iterator[PeerResult]:
+    """Spark's own joins, lookups by hand and `enrich`, in the middle of the grid, all warm."""
+    by_hand: dict[str, type[Peer]] = {ROCKSDB: RocksDb, POSTGRES: Postgres}
+    systems = [name for name in USUAL if name != IDENTITY]
+    for name, needed in by_hand.items():
+        lack = needed.missing()
+        if lack is None:
+            systems.append(name)
+        else:
+            tell(f"left out: {name}: {lack}")
+    spark = SparkOptions(
+        rows=options.rows,
+        batch_rows=options.batch_rows[:1],
+        memory=str(options.memory_bytes(options.memories[0])),
+        skew=options.skews[0],
+        systems=tuple(systems) * ROUNDS,
+        seconds=seconds,
+        seed=options.seed,
+    )
+    found = list(run_spark(spark, workdir, session, tell=tell))
+    cell = [_result([one for one in found if one.system == name], options) for name in systems]
+    yield from with_ratios(cell, reference="semistream-on-spark-drained")
+
+
+def _result(rounds: Sequence[SparkResult], options: PeersOptions) -> PeerResult:
+    rates = tuple(one.rows_per_s for one in rounds)
+    return PeerResult(
+        system=rounds[0].system.replace("semistream-", "semistream-on-spark-"),
+        memory=options.memories[0],
+        skew=options.skews[0],
+        batch_rows=rounds[0].batch_rows,
+        cache=WARM,
+        rows_per_s=statistics.median(rates),
+        verified=all(one.verified for one in rounds),
+        rounds=rates,
+        memory_bytes=options.memory_bytes(options.memories[0]),
+        product_rows=options.rows,
+        where=ON_SPARK,
+    )

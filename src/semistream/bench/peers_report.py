@@ -1,0 +1,234 @@
+"""The comparison as a section of a Markdown file, with plots beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from semistream.bench.peers import OURS, PEERS
+from semistream.bench.report import human, machine, replace_section, table
+from semistream.bench.side_by_side import CACHES, COLD, ROW_BYTES, WARM, PeerResult
+
+MARK = "peers"
+BATCH_PLOT, GROWTH_PLOT = "peers-batch-rows.svg", "peers-growth.svg"
+COMMAND = "semistream bench peers"
+
+COLOURS = {
+    "semistream-drained": "#0b6e99",
+    "semistream-waiting": "#d1495b",
+    "duckdb": "#edae49",
+    "duckdb-index": "#c98f2b",
+    "polars": "#8e6c8a",
+    "pyarrow": "#7a7a7a",
+    "rocksdb": "#66a182",
+    "lmdb": "#2e4057",
+    "sqlite": "#a2b86c",
+    "postgres": "#4f7cac",
+    "mariadb": "#b56576",
+    "semistream-on-spark-drained": "#0b6e99",
+    "semistream-on-spark-waiting": "#d1495b",
+}
+"""One colour for a system, in every plot."""
+
+
+def write_report(
+    path: Path, done: Sequence[PeerResult], environment: Mapping[str, Any]
+) -> list[Path]:
+    """Put tables into the file and plots into the folder `pictures` beside it; what was written."""
+    pictures = path.parent / "pictures"
+    pictures.mkdir(exist_ok=True)
+    main_rows = done[0].product_rows
+    main = [one for one in done if one.product_rows == main_rows]
+    grown = growth_of(done)
+    drawn = {BATCH_PLOT: _plot_batches(main, pictures / BATCH_PLOT)}
+    if len({one.product_rows for one in grown}) > 1:
+        drawn[GROWTH_PLOT] = _plot_growth(grown, pictures / GROWTH_PLOT)
+    replace_section(path, MARK, _section(done, main, grown, environment, drawn))
+    return [path, *drawn.values()]
+
+
+def growth_of(done: Sequence[PeerResult]) -> list[PeerResult]:
+    """The results in the middle of the grid for every size of the master, with the same memory."""
+    first = done[0]
+    return [
+        one
+        for one in done
+        if one.why_not is None
+        and (one.memory_bytes, one.skew, one.batch_rows, one.cache)
+        == (first.memory_bytes, first.skew, first.batch_rows, WARM)
+    ]
+
+
+def _section(
+    done: Sequence[PeerResult],
+    main: Sequence[PeerResult],
+    grown: Sequence[PeerResult],
+    environment: Mapping[str, Any],
+    drawn: Mapping[str, Path],
+) -> str:
+    rows = main[0].product_rows
+    parts = [
+        f"`{COMMAND}`, {rows:,} rows of {ROW_BYTES} bytes in the master. {machine(environment)}",
+        "Rates are rows/s, the median of the rounds. In brackets: how many times that semistream "
+        "has where each micro-batch is joined completely (drained), and where rows may wait. "
+        "*Warm*: files in the operating system's cache. *Cold*: direct reads, or files dropped "
+        "from that cache before every micro-batch. All results were verified"
+        + (
+            "."
+            if all(one.verified for one in done if one.why_not is None)
+            else ", and some are **wrong**: see the table."
+        ),
+        f"![Throughput against the size of micro-batches](pictures/{BATCH_PLOT})",
+    ]
+    for cache in CACHES:
+        cells = [one for one in main if one.cache == cache and one.where == "in process"]
+        if cells:
+            parts += [f"### {cache.capitalize()}", _grid(cells)]
+    spark = [one for one in main if one.where != "in process"]
+    if spark:
+        parts += ["### On Spark", _spark(spark)]
+    if GROWTH_PLOT in drawn:
+        parts += [
+            "### As the master grows",
+            f"Memory {main[0].memory_bytes / 1e6:.0f} MB for every size, skew {main[0].skew:g}, "
+            f"micro-batches of {main[0].batch_rows:,} rows, warm.",
+            f"![Throughput against the size of the master](pictures/{GROWTH_PLOT})",
+            _growth(grown),
+        ]
+    parts += ["### What the memory bounds", _bounds(main)]
+    return "\n\n".join(parts)
+
+
+def _grid(cells: Sequence[PeerResult]) -> str:
+    points = list(dict.fromkeys((one.memory, one.skew, one.batch_rows) for one in cells))
+    systems = list(dict.fromkeys(one.system for one in cells))
+    found = {(one.system, one.memory, one.skew, one.batch_rows): one for one in cells}
+    lines = []
+    for system in systems:
+        rates = [_rate(found.get((system, *point))) for point in points]
+        lines.append([system, *rates])
+    heads = [f"{memory}, skew {skew:g}, {human(rows)}" for memory, skew, rows in points]
+    return table(["memory, skew, batch", *heads], lines)
+
+
+def _rate(one: PeerResult | None) -> str:
+    if one is None:
+        return ""
+    if one.why_not is not None:
+        return "out of memory" if "memory" in one.why_not else "failed"
+    text = human(one.rows_per_s) + ("" if one.verified else " **wrong**")
+    if one.system in OURS:
+        return f"**{text}**"
+    ratios = (one.ratio_to_semistream, one.ratio_to_waiting)
+    said = ", ".join(f"{1 / ratio:.1f}" for ratio in ratios if ratio)
+    return f"{text} ({said})" if said else text
+
+
+def _spark(cells: Sequence[PeerResult]) -> str:
+    lines = [
+        [
+            one.system,
+            human(one.rows_per_s),
+            f"{1 / one.ratio_to_semistream:.1f} x" if one.ratio_to_semistream else "",
+            "yes" if one.verified else "**no**",
+        ]
+        for one in cells
+    ]
+    first = cells[0]
+    head = f"Micro-batches of {first.batch_rows:,} rows, memory {first.memory}, skew {first.skew:g}"
+    columns = ["system", "rows/s", "semistream drained is", "verified"]
+    return f"{head}, warm:\n\n" + table(columns, lines)
+
+
+def _growth(grown: Sequence[PeerResult]) -> str:
+    sizes = sorted({one.product_rows for one in grown})
+    found = {(one.system, one.product_rows): one.rows_per_s for one in grown}
+    systems = [
+        name
+        for name in dict.fromkeys(one.system for one in grown)
+        if all((name, size) in found for size in sizes)
+    ]
+    lines = []
+    for name in systems:
+        rates = [found[name, size] for size in sizes]
+        lines.append([name, *map(human, rates), f"{rates[-1] / rates[0]:.2f}"])
+    return table(["rows of the master", *(f"{size:,}" for size in sizes), "last / first"], lines)
+
+
+def _bounds(main: Sequence[PeerResult]) -> str:
+    names = [name for name in PEERS if any(one.system == name for one in main)]
+    return table(["system", "the memory is"], [[name, PEERS[name].memory_is] for name in names])
+
+
+def _plot_batches(main: Sequence[PeerResult], path: Path) -> Path:
+    """Throughput against rows of a micro-batch, warm beside cold, at the middle's memory, skew."""
+    first = main[0]
+    caches = [cache for cache in CACHES if any(one.cache == cache for one in main)]
+    panels = {
+        cache: [
+            one
+            for one in main
+            if (one.memory, one.skew, one.cache) == (first.memory, first.skew, cache)
+            and one.where == "in process"
+        ]
+        for cache in caches
+    }
+    titles = {
+        WARM: "warm: all files in the system's cache",
+        COLD: "cold: direct reads, or files dropped",
+    }
+    return _plot(
+        [(titles[cache], "batch_rows", cells) for cache, cells in panels.items()],
+        "rows of a micro-batch",
+        path,
+    )
+
+
+def _plot_growth(grown: Sequence[PeerResult], path: Path) -> Path:
+    wheres = list(dict.fromkeys(one.where for one in grown))
+    return _plot(
+        [(where, "product_rows", [one for one in grown if one.where == where]) for where in wheres],
+        "rows of the master",
+        path,
+    )
+
+
+def _plot(panels: Sequence[tuple[str, str, Iterable[PeerResult]]], across: str, path: Path) -> Path:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams["svg.hashsalt"] = "semistream"  # the same results give the same file
+    mpl.rcParams["svg.fonttype"] = "none"
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(5.2 * len(panels), 4.2), sharey=True, squeeze=False
+    )
+    for axis, (title, field, cells) in zip(axes[0], panels, strict=True):
+        lines: dict[str, list[tuple[int, float]]] = {}
+        for one in cells:
+            if one.why_not is None:
+                lines.setdefault(one.system, []).append((getattr(one, field), one.rows_per_s))
+        for system, points in lines.items():
+            ours = system.startswith("semistream")
+            x, y = zip(*sorted(points), strict=True)
+            axis.loglog(
+                x,
+                y,
+                marker="o",
+                markersize=4,
+                linewidth=2.4 if ours else 1.2,
+                color=COLOURS.get(system),
+                label=system,
+                zorder=3 if ours else 2,
+            )
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel(across)
+        axis.grid(True, which="major", alpha=0.3)
+        axis.legend(fontsize=7, frameon=False)
+    axes[0][0].set_ylabel("stream rows joined per second")
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)
+    return path
