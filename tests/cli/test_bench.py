@@ -56,6 +56,19 @@ def test_core_with_every_join(run: Run, workdir: Path) -> None:
     assert "skew 1" in ended.err
 
 
+def test_core_planned_for_the_papers_disk(run: Run, workdir: Path) -> None:
+    options = ["--io", "buffered", "--workdir", workdir, "--json", "--joins", "sweepjoin"]
+    cells = {}
+    for disk in ("this", "papers"):
+        ended = run(*SMALL, *options, "--memory", "20%", "--skew", "0", "--disk", disk)
+        assert ended.code == 0
+        (cells[disk],) = ended.json
+        assert cells[disk]["verified"] is True
+    rates = {disk: cell["modelled_rows_per_s"] for disk, cell in cells.items()}
+    assert rates["papers"] >= rates["this"]
+    assert run(*SMALL, "--disk", "floppy").code == 2
+
+
 def test_the_table_and_the_stored_result(run: Run, workdir: Path, tmp_path: Path) -> None:
     options = ["--memory", "1MB", "--skew", "0.5", "--joins", "sweepjoin", "--io", "buffered"]
     ended = run(*SMALL, *options, "--workdir", workdir, "--out", tmp_path)

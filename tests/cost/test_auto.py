@@ -15,6 +15,7 @@ from semistream.core.errors import BudgetError, SchemaError
 from semistream.core.join import Snapshot
 from semistream.cost import Workload, auto
 from semistream.cost.auto import AutoJoin, Choice, choose
+from semistream.joins.api import run
 from semistream.joins.registry import DEFAULT, JOINS
 from semistream.workloads.zipf import zipf_ranks
 from tests.cost.typical import TYPICAL
@@ -170,6 +171,27 @@ def test_it_does_not_go_over_for_a_moment(path: Path, monkeypatch: pytest.Monkey
             operator.step()
         assert operator.stats.algorithm == "hybridjoin"
     operator.close()
+
+
+def test_it_follows_a_master_that_outgrows_the_memory(tmp_path: Path) -> None:
+    small = pa.table({"k": np.arange(1000), "v": np.arange(1000)})
+    ss.build_master(tmp_path / "m", small, "k", fill=0.8)
+    join = ss.make_join("auto", tmp_path / "m", on="k", how="left", schema=SCHEMA, memory="400kB")
+    assert isinstance(join, AutoJoin)
+    keys = np.arange(0, 20_000, 10)
+    batch = pa.record_batch([keys, keys], schema=SCHEMA)
+    for rows, name in ((1000, "memoryjoin"), (1200, "memoryjoin"), (20_000, "sweepjoin")):
+        more = np.arange(join.master.rows, rows)
+        if len(more):
+            new = pa.table({"k": more, "v": more, "op": ["insert"] * len(more)})
+            ss.apply_changes(tmp_path / "m", new)
+            newer = join.master.newer()
+            assert newer is not None
+            join.move_to(newer)
+        results = pa.Table.from_batches(run(join, [batch])).sort_by("k")
+        assert join.stats.algorithm == name
+        assert results.column("v").to_pylist() == [k if k < rows else None for k in keys.tolist()]
+    join.close()
 
 
 def test_a_snapshot_goes_on_in_the_join_that_made_it(path: Path) -> None:

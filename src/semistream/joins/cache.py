@@ -22,7 +22,7 @@ PLACES_PER_ENTRY = 1.5
 TABLE_BYTES = int(16 * PLACES_PER_ENTRY) + 16
 """Bytes of the table per entry: its places, and 16 for the moment when it is built anew."""
 
-RECENT_BYTES = 4
+RECENT_BYTES = 8
 """Counters per entry for keys that are not cached: each has two, shared with others."""
 
 HISTOGRAM = 4096
@@ -162,7 +162,6 @@ class TupleCache:
     def age(self) -> npt.NDArray[np.int64]:
         """Halve all counters; how many keys had each count before."""
         age(self.state.kernel, self._histogram)
-        self._recent >>= 1
         return self._histogram
 
     def _build_table(self, entries: int) -> None:
@@ -177,4 +176,4 @@ class TupleCache:
         if self._table_bytes > TABLE_BYTES:
             lines = entries * RECENT_BYTES // 64 + 1
             self._recent = self.state.recent = np.zeros(64 * lines, np.uint8)
-            self.state.recent_lines = lines
+            self.state.recent_lines, self.state.recent_keys = lines, 0

@@ -45,13 +45,17 @@ NO_ROWS = 1 << 31
 MOST_RECENT = 255
 """Where the counters of keys that are not cached stop."""
 
+KEYS_PER_LINE = 16
+"""Keys counted in a line of 64 counters before all are halved: one in seven then shares both of its
+counters."""
+
 SAMPLED = 6
 """Used places looked at to find one to give up."""
 
 
 CACHE = struct_type(
     "table places entries entry_bytes link_at scratch free fresh limit used keys random "
-    "refused admitted given_up recent recent_lines",
+    "refused admitted given_up recent recent_lines recent_keys",
     blocks=BLOCKS,
     page=FIELDS,
     kept=FIELDS,
@@ -59,7 +63,7 @@ CACHE = struct_type(
 """The cache: `table` has two words a place, `page` and `kept` read the same leaves from a page and
 from an entry, `link_at` is where an entry links to the key's next one. `refused` counts rows that
 earned a place and found none. `recent` has counters of keys that were asked for lately and are
-not cached, in lines of 64 bytes."""
+not cached, in lines of 64 bytes; `recent_keys` were counted since the counters were halved."""
 
 
 @inlined
@@ -232,8 +236,15 @@ def least_wanted(cache: Any) -> int:
 def asked_lately(cache: Any, key: int, hits: int) -> int:
     """How often a key that is not cached was asked for of late, these hits included.
 
-    The smaller of two counters that the key shares with others, both in one line of memory.
+    The smaller of two counters that the key shares with others, both in one line of memory. All
+    are halved before so many keys were counted that most counters are shared.
     """
+    cache.recent_keys += 1
+    if cache.recent_keys > KEYS_PER_LINE * cache.recent_lines:
+        cache.recent_keys = 0
+        for word in range(8 * cache.recent_lines):
+            halved = (load_i64(cache.recent + 8 * word) >> 1) & 0x7F7F7F7F7F7F7F7F
+            store_i64(cache.recent + 8 * word, halved)
     mixed = mix(key)
     line = cache.recent + 64 * bucket_of(key, cache.recent_lines)
     one = line + np.int64(mixed & np.uint64(63))

@@ -1,0 +1,110 @@
+"""What `sweepjoin` does beyond the contract: gaps, full outputs, a cache that earns its memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import semistream as ss
+from semistream.core.errors import OptionError
+from semistream.joins.sweepjoin import SweepJoin
+from semistream.workloads.zipf import zipf_ranks
+
+KEYS = 40_000
+MEMORY = 1_000_000
+SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("sweep") / "m"
+    info = pa.array([b"x" * 100] * KEYS, pa.binary(100))
+    ss.build_master(made, pa.table({"k": np.arange(KEYS), "v": np.arange(KEYS), "info": info}), "k")
+    return made
+
+
+def made(path: Path, **options: Any) -> SweepJoin:
+    join = ss.make_join("sweepjoin", path, on="k", schema=SCHEMA, memory=MEMORY, **options)
+    assert isinstance(join, SweepJoin)
+    return join
+
+
+def rows(count: int, skew: float, start: int = 0) -> pa.RecordBatch:
+    ranks = zipf_ranks(KEYS, skew, count, seed=5, start=start) - 1
+    keys = ranks * 7919 % KEYS  # hot keys are spread over the pages
+    return pa.record_batch([keys, np.arange(start, start + count)], schema=SCHEMA)
+
+
+def joined(join: SweepJoin, batch: pa.RecordBatch, *, drained: bool = False) -> list[int]:
+    """Sizes of the results; every row must come with its partner."""
+    sizes = []
+
+    def note(result: pa.RecordBatch | None) -> None:
+        if result is not None:
+            assert (result.column("k").to_numpy() == result.column("v").to_numpy()).all()
+            sizes.append(result.num_rows)
+
+    while batch.num_rows:
+        batch = batch.slice(join.push(batch))
+        note(join.step())
+    if drained:
+        for result in join.finish():
+            note(result)
+    return sizes
+
+
+@pytest.mark.parametrize("gap", [-1, -100])
+def test_a_gap_below_zero_is_refused(path: Path, gap: int) -> None:
+    with pytest.raises(OptionError, match=f"gap_pages={gap}"):
+        made(path, gap_pages=gap)
+
+
+def test_gaps_are_read_through_where_a_seek_costs_more(path: Path) -> None:
+    seeks, pages = [], []
+    for gap in (0, 2, 10_000):
+        with made(path, gap_pages=gap) as join:
+            assert sum(joined(join, rows(300, 0.0), drained=True)) == 300
+            seeks.append(join.stats.seeks)
+            pages.append(join.stats.pages_read)
+    assert seeks[0] > 1.3 * seeks[1] > 10 * seeks[2]
+    assert pages[0] < pages[1] < pages[2]
+
+
+def test_a_step_fills_the_output(path: Path) -> None:
+    with made(path) as join:
+        sizes = joined(join, rows(60_000, 0.0), drained=True)
+    assert sum(sizes) == 60_000
+    # Results of one page after the other would come a few dozen rows at a time.
+    assert np.mean(sizes) > 500
+
+
+def test_a_cache_that_earns_nothing_gives_its_memory_to_the_pool(path: Path) -> None:
+    with made(path) as join:
+        joined(join, rows(1, 0.0))
+        at_first = join.cache.size_bytes
+        joined(join, rows(400_000, 0.0))
+        assert join.cache.size_bytes < at_first / 4
+    with made(path) as join:
+        joined(join, rows(400_000, 1.0))
+        assert join.stats.hit_share > 0.4
+
+
+def test_keys_that_come_once_displace_nobody(path: Path) -> None:
+    """Drained, with all spare memory in the cache: it holds what is asked for again."""
+    with made(path) as join:
+        for start in range(0, 200_000, 5000):
+            joined(join, rows(5000, 1.0, start), drained=True)
+        before, cached = int(join.cache.state.given_up), join.cache.rows
+        assert cached > 3000
+        # All others pass once each, as in a report over the whole master.
+        hits = join.stats.hits
+        for start in range(0, KEYS, 5000):
+            once = pa.record_batch([np.arange(start, start + 5000)] * 2, schema=SCHEMA)
+            joined(join, once, drained=True)
+        # Some share their counters with others and are taken for old acquaintances.
+        assert join.cache.state.given_up - before < KEYS / 10
+        assert join.stats.hits - hits > 0.75 * cached
