@@ -72,12 +72,18 @@ def test_into_postgres_with_rows_that_wait(
 
     def rows() -> list[tuple[object, ...]]:
         with connect(postgres.uri) as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass('ran') IS NULL")
+            if cursor.fetchone()[0]:  # no micro-batch has ended yet
+                return []
             cursor.execute("SELECT * FROM ran ORDER BY order_id")
             return list(cursor.fetchall())
 
-    for _ in range(10):  # ended and started again until all rows are through
-        ended = run("run", file, "--seconds", 2)
+    for _ in range(20):  # ended and started again until all rows are through
+        ended = run("run", file, "--seconds", 2, "--json")
         assert ended.code == 0, ended.err
+        for did in ended.json["joins"]:
+            places = ("matched", "unmatched", "dead", "waiting")
+            assert did["rows_in"] == sum(did[name] for name in places), did
         if len(rows()) == 60:
             break
     assert rows() == expected(example)
