@@ -37,8 +37,10 @@ def main() -> None:
     parser.add_argument("--skew", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--io", default="direct")
-    parser.add_argument("--drained", type=int, metavar="ROWS", help="drain micro-batches of ROWS")
-    parser.add_argument("--workdir", type=Path, help="where the master is kept for other runs")
+    parser.add_argument("--workdir", type=Path, help="where masters are kept between runs")
+    parser.add_argument(
+        "--drained", type=int, default=0, metavar="ROWS", help="micro-batches, each joined wholly"
+    )
     options = parser.parse_args()
     if shutil.which("perf") is None:
         sys.exit("perf is missing; on Debian: apt-get install linux-perf")
@@ -53,8 +55,8 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
     from semistream.joins.registry import make_join
     from semistream.workloads import sale_schema, sales
 
-    rows = options.drained or 65_536
-    stream = list(sales(4_000_000, products=options.rows, skew=options.skew, batch_rows=rows))
+    sizes = {"batch_rows": options.drained} if options.drained else {}
+    stream = list(sales(4_000_000, products=options.rows, skew=options.skew, seed=1, **sizes))
     with (
         product_master(options.workdir or folder, options.rows, io=options.io) as master,
         make_join(
@@ -71,11 +73,11 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
                     while rest.num_rows:
                         rest = rest.slice(join.push(rest))
                         join.step()
-                        if time.perf_counter() > end:
-                            return join.stats.rows_in - before
                     if options.drained:
                         for _ in join.finish():
                             pass
+                    if time.perf_counter() > end:
+                        return join.stats.rows_in - before
 
         run(options.seconds)
         write_names()

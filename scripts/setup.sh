@@ -4,7 +4,7 @@
 #   2. this package, editable, with the command `semistream`
 #   3. a Java runtime for the Spark parts, where one is missing and can be installed
 #   4. a PostgreSQL server for the tests of its sink, likewise
-#   5. a MariaDB server for the comparison of semistream bench peers, likewise
+#   5. a MariaDB server for tests of masters in databases and for bench peers, likewise
 #   6. Chromium for the tests of the dashboard, likewise
 #   7. the compiled kernels in their on-disk cache
 #
@@ -203,19 +203,19 @@ TEXT
 
 # --- MariaDB -------------------------------------------------------------------------------
 
-# The same program that semistream.testing.mariadb looks for.
+# The same places that semistream.testing.mariadb looks at.
 has_mariadb() {
-  [ -x /usr/sbin/mariadbd ] || command -v mariadbd >/dev/null
+  command -v mariadbd >/dev/null || [ -x /usr/sbin/mariadbd ] || [ -x /usr/libexec/mariadbd ]
 }
 
-# Never fails: only the comparison with other systems needs it. It starts a server of its own, so
+# Never fails: only tests and comparisons need it. They start servers of their own, so
 # Debian's package is kept from starting one for the whole machine: a program policy-rc.d that
 # refuses is how Debian's packages are told, and it is removed again if it was not there before.
 ensure_mariadb() {
   has_mariadb && return
   local policy=/usr/sbin/policy-rc.d
   if can_apt; then
-    say "Installing MariaDB (semistream bench peers starts a server of its own)"
+    say "Installing MariaDB (tests and bench peers start servers of their own)"
     apt_refresh
     if [ -e $policy ]; then
       apt_install mariadb-server || true
@@ -229,7 +229,7 @@ ensure_mariadb() {
   fi
   cat >&2 <<TEXT
 warning: No MariaDB server, and it could not be installed from here.
-  Only semistream bench peers needs it, which leaves it out.
+  Only tests of masters in MariaDB and semistream bench peers need it; both leave it out.
   Hint: install one and run 'scripts/setup.sh mariadb' to check, for example
           Debian, Ubuntu   sudo apt-get install mariadb-server
           Fedora           sudo dnf install mariadb-server

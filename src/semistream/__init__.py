@@ -12,7 +12,7 @@ from semistream.joins.registry import list_joins, make_join
 from semistream.store.apply import Applied, apply_changes, compact_master
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
-from semistream.store.sql import open_table, read_table
+from semistream.store.sql import Table, open_table, read_table
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "SemiStreamJoin",
     "Snapshot",
     "SystemClock",
+    "Table",
     "__version__",
     "apply_changes",
     "band",

@@ -13,7 +13,7 @@ from semistream.bench.auto import _Stream, run_auto
 from semistream.bench.core import CoreOptions
 from semistream.bench.cost_models import run_buffers, run_cells, run_least_memory
 from semistream.core.errors import OptionError
-from semistream.cost.auto import TYPICAL
+from tests.cost.typical import TYPICAL
 
 GRID = CoreOptions(
     rows=20_000,

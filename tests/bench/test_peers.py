@@ -197,4 +197,4 @@ def test_a_wrong_result_is_found_out(workdir: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_options_that_cannot_be(wrong: dict[str, object]) -> None:
     with pytest.raises(SemiStreamError):
-        PeersOptions(**{**vars(SMALL), **wrong})  # type: ignore[arg-type]
+        PeersOptions(**{**vars(SMALL), **wrong})

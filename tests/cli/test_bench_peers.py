@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from semistream.bench.peers import OURS, PEERS
+from semistream.bench.side_by_side import PeersOptions
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -53,7 +54,12 @@ def test_quick_is_a_smaller_grid_of_all_systems(run: Run, monkeypatch: pytest.Mo
     from semistream.cli.bench import peers
 
     asked = []
-    monkeypatch.setattr(peers, "_run", lambda options, *rest, **named: asked.append(options) or [])
+
+    def noted(options: PeersOptions, *rest: object, **named: object) -> list[object]:
+        asked.append(options)
+        return []
+
+    monkeypatch.setattr(peers, "_run", noted)
     assert run("bench", "peers", "--quick", "--json").json == []
     (options,) = asked
     assert options.systems == tuple(PEERS)

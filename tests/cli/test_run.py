@@ -45,7 +45,7 @@ def test_the_example_and_its_restart(run: Run, spark: SparkSession, example: Pat
     ended = run("run", example / "pipeline.toml", "--json")
     assert ended.code == 0, ended.err
     assert written(example) == expected(example)
-    assert ended.json["rows_in"] + 3 == 60  # dead letters never reach the join
+    assert ended.json["rows_in"] == 60
     assert ended.json["micro_batches"] == 3
     assert "Built the master" in ended.err
     assert "join     left by auto with customers.master" in ended.err

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream import build_master, make_join
-from semistream.cost.auto import TYPICAL
 from semistream.cost.calibrate import Calibration, host
+from tests.cost.typical import TYPICAL
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,9 @@ from semistream.core.errors import BudgetError, SchemaError
 from semistream.core.join import Snapshot
 from semistream.cost import Workload, auto
 from semistream.cost.auto import AutoJoin, Choice, choose
-from semistream.joins.registry import JOINS
+from semistream.joins.registry import DEFAULT, JOINS
 from semistream.workloads.zipf import zipf_ranks
+from tests.cost.typical import TYPICAL
 
 KEYS = 30_000
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])
@@ -57,12 +58,53 @@ def test_a_master_that_fits_is_joined_in_memory(path: Path) -> None:
     assert joined.stats.to_dict()["plan"]["reason"] == joined.stats.plan.reason  # type: ignore[index]
 
 
-def test_one_that_does_not_is_joined_by_what_the_models_favour(path: Path) -> None:
+def test_one_that_does_not_is_joined_by_what_the_models_favour(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "known_costs", lambda: TYPICAL)
     joined = ss.join(batches(20_000, 1.0), path, "k", memory="1MB")
     assert joined.read_all().num_rows == 20_000
     assert joined.stats.algorithm in auto.CANDIDATES
     assert joined.stats.plan is not None
     assert "predicted" in joined.stats.plan.reason
+
+
+def test_on_a_machine_that_was_never_measured_it_is_the_default(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "known_costs", lambda: None)
+    joined = ss.join(batches(20_000, 1.0), path, "k", memory="1MB")
+    assert joined.read_all().num_rows == 20_000
+    assert joined.stats.algorithm == DEFAULT
+    assert joined.stats.plan is not None
+    assert "semistream tune" in joined.stats.plan.reason
+
+
+def test_the_models_are_asked_again_only_when_the_stream_has_changed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "LOOK_ROWS", 20_000)
+    monkeypatch.setattr(auto, "SAMPLE_ROWS", 5000)
+    asked = []
+
+    def chooser(workload: Workload, memory: int, now: str | None) -> Choice:
+        asked.append(workload.frequencies.top(100))
+        return Choice("sweepjoin", "always")
+
+    operator = made(path, chooser)
+    before = len(asked)
+    for batch in batches(200_000, 0.5):
+        while batch.num_rows:
+            batch = batch.slice(operator.push(batch))
+            operator.step()
+    assert len(asked) == before + 1
+    for batch in batches(100_000, 1.2):
+        while batch.num_rows:
+            batch = batch.slice(operator.push(batch))
+            operator.step()
+    assert len(asked) == before + 2
+    assert asked[-1] > asked[-2]
+    operator.close()
 
 
 def test_too_little_memory_tells_the_least(path: Path) -> None:
@@ -111,7 +153,7 @@ def test_it_goes_over_when_the_stream_changes_for_good(
     numbers += [result.column("n").to_numpy() for result in operator.finish()]
     assert names == ["hybridjoin", "cachejoin"]
     assert operator.stats.plan is not None
-    assert operator.stats.plan.reason == "skewed"
+    assert operator.stats.plan.reason == "instead of hybridjoin: skewed"
     assert (np.sort(np.concatenate(numbers)) == np.arange(400_000)).all()
     assert operator.stats.rows_out == 400_000
     operator.close()
@@ -148,7 +190,8 @@ def test_a_snapshot_goes_on_in_the_join_that_made_it(path: Path) -> None:
         one.close()
 
 
-def test_the_choice_follows_the_models(path: Path) -> None:
+def test_the_choice_follows_the_models(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "known_costs", lambda: TYPICAL)
     with ss.open_master(path) as master:
         workload = Workload.of(master, SCHEMA, "k", skew=1.0)
         choice = choose(workload, 1_000_000)

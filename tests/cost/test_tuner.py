@@ -9,7 +9,6 @@ import pytest
 
 from semistream.core.errors import BudgetError, OptionError, UnknownNameError
 from semistream.cost import MODELS, Frequencies, ModelledDisk, Workload
-from semistream.cost.auto import TYPICAL
 from semistream.cost.tuner import (
     HEADROOM,
     ameshjoin_tuner,
@@ -21,6 +20,7 @@ from semistream.cost.tuner import (
 )
 from semistream.joins.ameshjoin import Observed, tune
 from semistream.joins.sizing import best_partition
+from tests.cost.typical import TYPICAL
 
 MB = 10**6
 

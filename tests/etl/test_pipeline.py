@@ -14,6 +14,7 @@ import pytest
 from semistream.core.errors import OptionError, SemiStreamError, SourceError
 from semistream.etl import load_pipeline, read_pipeline
 from semistream.etl.schema import pipeline_schema
+from semistream.store.sql import Table
 
 FOLDER = Path("/data")
 
@@ -26,6 +27,13 @@ path = "a.master"
 on = "id"
 [sink]
 format = "noop"
+"""
+
+
+MASTER_AND_JOIN = """[master]
+path = "a.master"
+[join]
+on = "id"
 """
 
 
@@ -110,9 +118,13 @@ def test_the_documented_file_names_every_key() -> None:
     for table, record in found.items():
         for key in fields(record[0] if isinstance(record, tuple) else record):
             assert f"{key.name} = " in documented, f"[{table}] {key.name}"
-    postgres = blocks[2].removeprefix("[sink]\n")
+    (step,) = read_pipeline(SMALL.replace(MASTER_AND_JOIN, blocks[2]), FOLDER).steps
+    for key in fields(Table):
+        assert f"{key.name} = " in blocks[2]
+    assert isinstance(step.master, Table)
+    postgres = blocks[3].removeprefix("[sink]\n")
     read_pipeline(SMALL.replace('format = "noop"\n', postgres), FOLDER)
-    workload = blocks[3].removeprefix("[source]\n")
+    workload = blocks[4].removeprefix("[source]\n")
     read_pipeline(SMALL.replace('format = "rate"\n', workload), FOLDER)
 
 
@@ -124,7 +136,7 @@ def test_the_schema_for_editors() -> None:
     step = schema["properties"]["step"]["items"]
     assert step["required"] == ["master", "on"]
     assert step["properties"]["missing"]["enum"] == ["null", "drop", "dead", "retry"]
-    for example in (Path(__file__).parents[2] / "examples").glob("*/pipeline.toml"):
+    for example in (Path(__file__).parents[2] / "examples").glob("*/*.toml"):
         _follows(tomllib.loads(example.read_text()), schema, example.parent.name)
 
 
@@ -191,6 +203,46 @@ def test_what_is_wrong_is_said(old: str, new: str, message: str) -> None:
     assert old in SMALL
     with pytest.raises(SemiStreamError, match=message):
         read_pipeline(SMALL.replace(old, new), FOLDER)
+
+
+TABLE = (
+    SMALL.split("[master]", maxsplit=1)[0]
+    + """
+[[step]]
+on = "id"
+master = { uri = "mariadb://u:secret@h/shop", table = "customers", key = "id" }
+[sink]
+format = "noop"
+"""
+)
+
+
+def test_a_table_in_a_database_as_the_master() -> None:
+    (step,) = read_pipeline(TABLE, FOLDER).steps
+    assert step.master == Table("mariadb://u:secret@h/shop", "customers", "id")
+    assert "secret" not in f"{step.master} {step.master!r}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (', key = "id"', "", r"\[step 1\.master\] lacks key"),
+        ("table =", "tabel =", r"key in \[step 1\.master\] 'tabel'.*did you mean 'table'"),
+        ('"mariadb://u', '"oracle://u', r"\[step 1\.master\] .*PostgreSQL or MariaDB"),
+        ('key = "id"', 'key = "id", refresh = "soon"', r"refresh='soon' is not a duration"),
+        ('on = "id"', 'on = "id"\nkind = "duplicates"', "writes in its master"),
+        ('on = "id"', 'on = "id"\nsource = "c.csv"\nkey = "id"', "source is for masters in files"),
+        ('on = "id"', 'on = "id"\nmax_wait = "1 s"', "max_wait is for masters in files"),
+        ('{ uri = "mariadb://u:secret@h/shop", table = "customers", key = "id" }',
+         '"mariadb://h/shop"', "no table is named"),
+        ('{ uri = "mariadb://u:secret@h/shop", table = "customers", key = "id" }',
+         "3", "a path or a table with uri, table and key is wanted"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_table(old: str, new: str, message: str) -> None:
+    assert old in TABLE
+    with pytest.raises(SemiStreamError, match=message):
+        read_pipeline(TABLE.replace(old, new), FOLDER)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

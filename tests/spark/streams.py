@@ -57,7 +57,7 @@ class FileStream:
     def rows_written(self, name: str) -> int:
         """How many rows the sink has committed; none before its first micro-batch."""
         try:
-            return read_sink(self.directory / name).count_rows()
+            return int(read_sink(self.directory / name).count_rows())
         except SourceError:
             return 0
 

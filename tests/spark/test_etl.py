@@ -11,11 +11,12 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 import semistream as ss
-from semistream.core.errors import OptionError, SourceError
+from semistream.core.errors import OptionError, SemiStreamError, SourceError
 from semistream.etl import Dimension, new_lookup, new_seen
 from semistream.spark import (
     duplicates,
@@ -23,11 +24,13 @@ from semistream.spark import (
     maintain,
     read_master,
     read_sink,
+    similar,
     snapshot_difference,
     star,
     stats,
     surrogate_keys,
 )
+from semistream.store.apply import Applied
 from semistream.store.inspect import master_rows
 from semistream.store.manifest import read_manifest
 from tests.spark.streams import FileStream, until
@@ -204,6 +207,41 @@ def test_duplicates_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
             assert row["number"] // 1000 == earliest[row["customer"]]
 
 
+def test_similar_rows_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Rows with a like in an earlier micro-batch or before them in their own, as SQL has it."""
+    schema = pa.schema({"number": pa.int64(), "at": pa.int64(), "value": pa.float64()})
+    path = tmp_path / "seen"
+    ss.build_master(path, schema.empty_table(), "at", fill=0.8)
+    stream = FileStream(spark, tmp_path / "s", schema)
+    random = np.random.default_rng(6)
+    like = ss.band("at", "at", width=3) & ss.band("value", "value", width=0.5)
+
+    def run() -> pa.Table:
+        out = similar(stream.frame(), path, like, keep="flag", memory="8MB")
+        stream.start(out, "out").awaitTermination()
+        return spark.read.parquet(str(stream.directory / "out")).toArrow().sort_by("number")
+
+    for part in range(3):
+        at = pa.array([None if k == 7 else k for k in random.integers(0, 900, 120).tolist()])
+        number = np.arange(120 * part, 120 * part + 120)
+        stream.send(pa.table([number, at, random.uniform(0, 5, 120)], schema=schema))
+    first = run()
+    forget_last_batch(stream, "out")
+    assert run().equals(first), "no like of itself in a replay"
+    with ss.open_master(path) as master:
+        stored = sum(1 for row in pa.concat_tables(stream.sent)["at"] if row.is_valid)
+        assert master.rows == stored, "each is remembered once"
+    wanted = query(
+        """select a.*, exists(from sent b where b.number < a.number and abs(a.at - b.at) <= 3
+        and abs(a.value - b.value) <= 0.5) from sent a""",
+        {"sent": pa.concat_tables(stream.sent)},
+    )
+    assert Counter(tuple(row.values()) for row in first.to_pylist()) == wanted
+    assert 20 < first["is_duplicate"].to_pylist().count(True) < 300
+    with pytest.raises(SemiStreamError, match="nowhere"):
+        similar(stream.frame(), path, ss.band("nowhere", "at", width=3))
+
+
 def test_a_snapshot_becomes_changes(spark: SparkSession, tmp_path: Path) -> None:
     path = tmp_path / "m"
     ss.build_master(path, customers(range(1000)), "customer", shards=2, fill=0.8)
@@ -215,9 +253,63 @@ def test_a_snapshot_becomes_changes(spark: SparkSession, tmp_path: Path) -> None
     assert rows_in(path, *new.column_names) == Counter(
         tuple(row.values()) for row in new.to_pylist()
     )
-    stream = FileStream(spark, tmp_path / "s", new.schema)
+
+
+def test_a_snapshot_that_comes_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """New and changed rows as SQL has them, in a replay too; for deleted ones it has no end."""
+    path = tmp_path / "m"
+    old = customers(range(1000))
+    ss.build_master(path, old, "customer", shards=2)
+    stream = FileStream(spark, tmp_path / "s", old.schema)
     with pytest.raises(OptionError, match="no end"):
         snapshot_difference(stream.frame(), path)
+
+    def run() -> Counter[tuple[Any, ...]]:
+        wanted = ["insert", "update"]
+        out = snapshot_difference(stream.frame(), path, changes=wanted, memory="8MB")
+        stream.start(out, "out").awaitTermination()
+        result = spark.read.parquet(str(stream.directory / "out")).toArrow()
+        return Counter(tuple(row.values()) for row in result.to_pylist())
+
+    for part in (customers(range(500, 800)), customers(range(900, 1100), 2)):
+        nameless = pa.array([None if n % 9 == 0 else f"c{n}" for n in part["customer"].to_pylist()])
+        stream.send(part.set_column(1, "name", nameless))
+    first = run()
+    forget_last_batch(stream, "out")
+    assert run() == first
+    assert first == query(
+        """select new.*, case when old.customer is null then 'insert' else 'update' end
+        from new left join old using (customer) where old.customer is null
+        or old.name is distinct from new.name or old.version <> new.version""",
+        {"old": old, "new": pa.concat_tables(stream.sent)},
+    )
+
+
+def test_changes_that_make_no_sense(spark: SparkSession, tmp_path: Path) -> None:
+    """They end the feed with an error that names the row, and change nothing; or are left out."""
+    path = tmp_path / "m"
+    ss.build_master(path, customers(range(10)), "customer")
+    schema = customers([1]).schema.append(pa.field("op", pa.string()))
+    feed = FileStream(spark, tmp_path / "feed", schema)
+    odd = customers([1, 2, 3], 2).append_column("op", pa.array(["update", "truncate", "delete"]))
+    keyless = odd.set_column(0, "customer", pa.array([5, None, 6], pa.int64()))
+    feed.send(odd)
+    feed.send(keyless.set_column(3, "op", pa.array(["update"] * 3)).cast(schema))
+
+    def applied(**options: Any) -> Any:
+        return maintain(
+            path, feed.frame(), checkpoint=feed.directory / "cp", availableNow=True, **options
+        )
+
+    with pytest.raises(StreamingQueryException, match="has the operation 'truncate'"):
+        applied().awaitTermination()
+    assert read_manifest(path).version == 1
+    done: list[Applied] = []
+    applied(bad="skip", on_applied=done.append).awaitTermination()
+    rejected = [dict(one.changes.rejected) for one in done]
+    assert rejected == [{"unknown operation": 1}, {"null in the key": 1}]
+    wanted = {key: 2 if key in (1, 5, 6) else 1 for key in range(10) if key != 3}
+    assert rows_in(path, "customer", "version") == Counter(wanted.items())
 
 
 def test_a_star_with_dead_letters(spark: SparkSession, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from semistream.core.progress import Report
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
 from semistream.store.manifest import FORMAT, read_manifest
+from semistream.store.writing import DEFAULT_PAGE_BYTES
 from semistream.workloads import permute, product_rows, products
 from semistream.workloads.permutation import unpermute
 
@@ -41,7 +42,10 @@ def master_path(
     """The place of a master; its name says all that it depends on."""
     order = "" if sold_by is None else f"-by-demand{sold_by}"
     order += "" if shards == 1 else f"-{shards}shards"
-    return workdir / f"products-{rows}-seed{seed}{order}-format{FORMAT}.master"
+    return (
+        workdir
+        / f"products-{rows}-seed{seed}{order}-format{FORMAT}-{DEFAULT_PAGE_BYTES // 1024}k.master"
+    )
 
 
 def product_master(

@@ -2,7 +2,8 @@
 
 The stream is a folder of Parquet files into which the benchmark links one micro-batch after the
 other, so that it decides what each query has seen. The sink is a checksum: every column of every
-result is read, and nothing is written. Each system goes through
+result is read, and nothing is written. All systems run once for a moment before any is measured, so
+that the Java machine has compiled what they share, whoever comes first. Then each goes through
 
 1. *Warm-up*: two micro-batches, and more for as long as half of the time that is given.
 2. *Measured part*: at least three micro-batches that lie ready, one after the other. The rate is
@@ -287,6 +288,12 @@ def run_spark(
                 tell(f"a stream of micro-batches of {rows:,} rows, and DuckDB's join of it")
                 folder = Path(scratch) / f"stream-{rows}"
                 streams[rows] = Stream.made(folder, options, rows, tasks, oracle, session)
+        brief = replace(options, seconds=options.seconds / 5)
+        for system in options.systems:
+            tell(f"{system} for a moment, not measured")
+            folder = Path(scratch) / "moment"
+            measure(system, streams[options.batch_rows[0]], tables, brief, folder, session, clock)
+            shutil.rmtree(folder)
         grid = itertools.product(options.batch_rows, options.systems)
         for number, (rows, system) in enumerate(grid, start=1):
             tell(f"[{number:2}/{options.cells}] {system}, micro-batches of {rows:,} rows")
@@ -458,7 +465,7 @@ def measure(
         try:
             run = _Run(query, recorder, stream, folder / "in", clock)
             run.feed(FIRST_WARM_UP)
-            run.feed(_fitting(options.seconds / 2, run.last_s, 0, available // 6))
+            run.feed(_fitting(options.seconds / 2, run.last_s, 0, available // 3))
             before = len(recorder.batches)
             most = available - run.sent
             run.feed(_fitting(options.seconds, run.last_s, LEAST_MEASURED, most))
@@ -525,7 +532,7 @@ class _Run:
                 raise error
             if (self._clock.now_ns() - start_ns) / 1e9 > longest_s:
                 return False
-            self._pause.wait(0.01)
+            self._pause.wait(0.05)
         return True
 
 

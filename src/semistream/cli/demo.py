@@ -23,6 +23,7 @@ from semistream.workloads import products, sales
 if TYPE_CHECKING:
     from semistream.bench.checksum import Checksum
 
+MASTER = "products.master"
 SEED = 1
 
 MOST_BATCH_ROWS = 200_000
@@ -70,7 +71,7 @@ def demo(
         pipeline = demo_pipeline(folder, rows=rows, memory=memory, skew=skew, rate=rate)
         watcher = stack.enter_context(watching.of(pipeline, clock))
         render.note(f"Building a master of {rows:,} products …")
-        path = pipeline.steps[0].master
+        path = folder / MASTER
         build_master(path, products(rows), key="product_id")
         with open_master(path) as master:
             size = format_bytes(master.data_bytes)
@@ -115,7 +116,7 @@ def demo_pipeline(folder: Path, *, rows: int, memory: str, skew: float, rate: in
                 "batch_rows": MOST_BATCH_ROWS,
             },
         ),
-        master=Master(folder / "products.master"),
+        master=Master(folder / MASTER),
         join=Join("product_id", memory=memory),
         sink=Sink("parquet", path=folder / "enriched"),
         trigger=Trigger(every="1 second"),

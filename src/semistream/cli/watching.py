@@ -19,6 +19,7 @@ from semistream.dashboard import About, Access, DashboardServer, Watch
 from semistream.dashboard.server import LOOPBACK, PORT
 from semistream.etl.pipeline import Pipeline
 from semistream.store.file import open_master
+from semistream.store.sql import Table
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -130,7 +131,9 @@ def facts(pipeline: Pipeline) -> dict[str, str]:
         mark = f" {number}" if len(pipeline.steps) > 1 else ""
         known[f"join{mark}"] = step.how if step.kind == "enrich" else step.kind
         known[f"memory{mark}"] = str(step.memory)
-        if step.master.exists():
+        if isinstance(step.master, Table):
+            known[f"master{mark}"] = str(step.master)
+        elif step.master.exists():
             with open_master(step.master) as master:
                 known[f"master{mark}"] = f"{master.rows:,} rows, {format_bytes(master.data_bytes)}"
         if step.max_wait:

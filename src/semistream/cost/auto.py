@@ -17,9 +17,9 @@ from semistream.core.errors import BudgetError, SemiStreamError
 from semistream.core.join import Snapshot, Traits
 from semistream.core.stats import JoinStats
 from semistream.cost import MODELS
-from semistream.cost.calibrate import PRIOR, SIZES, Calibration, default_path
+from semistream.cost.calibrate import Calibration, default_path
 from semistream.cost.frequencies import Frequencies
-from semistream.cost.units import ReadCost, UnitCosts
+from semistream.cost.units import UnitCosts
 from semistream.cost.workload import Workload, keys_of
 from semistream.joins import registry
 from semistream.joins.deadlines import Wait
@@ -40,11 +40,9 @@ GAIN = 1.25
 """A join gives way to one that is predicted to be faster by this factor, the default at first as
 well: predictions may be off by as much."""
 
-TYPICAL = UnitCosts(
-    tuple((size, PRIOR) for size in SIZES),
-    {"buffered": ReadCost(1e-6, 1.2e-6), "direct": ReadCost(2e-5, 6e-6)},
-)
-"""Unit costs where this machine was never measured."""
+MOVED = 0.05
+"""The models are asked again when the share of different keys in a sample has moved by this much:
+what they say depends on the stream through that alone, and asking takes a second or so."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +59,14 @@ Chooser = Callable[[Workload, int, str | None], Choice]
 
 
 @cache
-def known_costs() -> UnitCosts:
-    """The unit costs that were measured on this host, typical ones where none were."""
+def known_costs() -> UnitCosts | None:
+    """The unit costs that were measured on this host; None where none were."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return Calibration.load(default_path()).costs
     except (SemiStreamError, OSError):
-        return TYPICAL
+        return None
 
 
 def fits(workload: Workload, memory_bytes: int) -> bool:
@@ -81,11 +79,21 @@ def fits(workload: Workload, memory_bytes: int) -> bool:
 
 
 def choose(workload: Workload, memory_bytes: int, now: str | None = None) -> Choice:
-    """The join for a workload: in memory where the master fits, else what the models favour."""
+    """The join for a workload: in memory where the master fits, else what the models favour.
+
+    Without unit costs of this host models would compare guesses; it is the default then.
+    """
     size = format_bytes(workload.pages * workload.page_bytes)
     if fits(workload, memory_bytes):
         return Choice("memoryjoin", f"the master ({size}) fits {format_bytes(memory_bytes)}")
     costs = known_costs()
+    share = memory_bytes / max(workload.pages * workload.page_bytes, 1)
+    if costs is None:
+        return Choice(
+            now or registry.DEFAULT,
+            f"the default, with memory for {share:.1%} of the master ({size}); what joins cost on "
+            "this machine was never measured (`semistream tune` does that)",
+        )
     rates: dict[str, float] = {}
     for name in CANDIDATES:
         model = MODELS[name]
@@ -100,7 +108,6 @@ def choose(workload: Workload, memory_bytes: int, now: str | None = None) -> Cho
     best = max(rates, key=lambda name: rates[name])
     if rates[best] < rates[base] * GAIN:
         best = base
-    share = memory_bytes / max(workload.pages * workload.page_bytes, 1)
     others = ", ".join(
         f"{name} {rate:,.0f}" for name, rate in sorted(rates.items(), key=lambda one: -one[1])
     )
@@ -117,10 +124,11 @@ class AutoJoin(Operator):
 
     A master that fits the memory is joined in memory (`memoryjoin`). Else the first rows show how
     skewed the stream is, and the models say which of `CANDIDATES` answers most rows per second;
-    `stats.plan.reason` says why. Every million rows it looks again. When several looks in a row
-    favour another join clearly, no more rows are taken in until the one at work has answered all
-    that wait (`push` refuses, `step` goes on), and the other takes over, with all of the memory.
-    `stats.algorithm` is the join at work; counters go on. A snapshot is that of the join at work.
+    `stats.plan.reason` says why. Every million rows it looks whether the stream has changed. When
+    several looks in a row favour another join clearly, no more rows are taken in until the one at
+    work has answered all that wait (`push` refuses, `step` goes on), and the other takes over, with
+    all of the memory. `stats.algorithm` is the join at work; counters go on. A snapshot is that of
+    the join at work.
     """
 
     name = "auto"
@@ -145,6 +153,7 @@ class AutoJoin(Operator):
         self._seen_rows = 0
         self._since_look = LOOK_ROWS
         self._frequencies: Frequencies | None = None
+        self._different = 0.0
         super().__init__(*args, **options)
 
     # What the base class asks of an algorithm; the join at work does it.
@@ -152,7 +161,7 @@ class AutoJoin(Operator):
     def divide(self, blob_bytes: float) -> MemoryPlan:
         """Before the first row: check that the default can do with the memory, and choose."""
         self._make(registry.DEFAULT).close()
-        choice = self._choose(Frequencies.zipf(max(keys_of(self.master), 1), 0.0))
+        choice = self._choose(self._even())
         self._start(choice)
         assert self._inner is not None
         return self._inner.plan
@@ -246,7 +255,7 @@ class AutoJoin(Operator):
         except BudgetError:
             # The version is too large for the join at work, which another one may not mind.
             self.master = master
-            self._next = self._choose(Frequencies.zipf(max(keys_of(master), 1), 0.0))
+            self._next = self._choose(self._frequencies or self._even())
             if self._next.join == self.at_work.name or not self._go_over():
                 raise
 
@@ -272,6 +281,10 @@ class AutoJoin(Operator):
 
     # Choosing.
 
+    def _even(self) -> Frequencies:
+        """What is assumed of a stream of which nothing was seen."""
+        return Frequencies.zipf(max(keys_of(self.master), 1), 0.0)
+
     def _choose(self, frequencies: Frequencies) -> Choice:
         now = self._inner.name if self._inner is not None and self._frequencies else None
         workload = Workload.bound(
@@ -292,6 +305,10 @@ class AutoJoin(Operator):
             return
         sample = np.concatenate(self._seen)
         self._seen, self._seen_rows, self._since_look = [], 0, 0
+        different = len(np.unique(sample)) / max(len(sample), 1)
+        if not (first or self._votes) and abs(different - self._different) < MOVED:
+            return
+        self._different = different
         frequencies = Frequencies.seen(sample, max(keys_of(self.master), 1))
         choice = self._choose(frequencies)
         self._frequencies = frequencies

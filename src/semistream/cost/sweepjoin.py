@@ -19,7 +19,7 @@ from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.sweepjoin import (
     BUFFER_PART,
-    GAP_PAGES,
+    GAP_BYTES,
     LONGEST_RUN_BYTES,
     MOST_BUFFER_BYTES,
     MOST_OUTPUT_BYTES,
@@ -108,7 +108,8 @@ class SweepJoinModel(CostModel):
         longest = max(
             min(plan.buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // workload.page_bytes), 1
         )
-        pages, requests, seeks = intake.runs(wanted, GAP_PAGES[workload.io], longest)
+        gap = GAP_BYTES[workload.io] // workload.page_bytes
+        pages, requests, seeks = intake.runs(wanted, gap, longest)
         results = rows * workload.results
         calls = results / plan.output_rows
         looked = looked_up(plan.output_rows / workload.results) * calls

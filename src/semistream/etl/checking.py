@@ -21,6 +21,7 @@ from semistream.joins.registry import make_join
 from semistream.store.changes import ChangeReader
 from semistream.store.file import FileMaster, open_master
 from semistream.store.sources import open_source
+from semistream.store.sql import Table, open_any
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,12 @@ def _step(
 
 def _master(step: Step, folder: Path) -> FileMaster | None:
     """The master of a step; None if it is to be built."""
-    if step.master.exists() or (step.source is None and not step.create):
-        return open_master(step.master, io=step.io)
+    if (
+        isinstance(step.master, Table)
+        or step.master.exists()
+        or (step.source is None and not step.create)
+    ):
+        return open_any(step.master, io=step.io)
     if not step.create:
         return None
     columns = {name: type_named(type_, name) for name, type_ in step.create.items()}

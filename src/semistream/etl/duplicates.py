@@ -25,6 +25,7 @@ from semistream.joins.registry import make_join
 from semistream.store.apply import apply_changes
 from semistream.store.build import build_master
 from semistream.store.file import FileMaster, open_master
+from semistream.store.manifest import read_manifest
 
 KEEP = ("first", "flag")
 
@@ -174,7 +175,6 @@ def similar(
     *,
     keep: str = "first",
     flag: str = "is_duplicate",
-    memory: type_of_size = "64MB",
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
     """Leave out, or flag, rows for which an earlier row meets a condition, such as a band.
@@ -182,42 +182,75 @@ def similar(
     `seen` is a master with columns of the stream, among them all that the condition names; its key
     need not be unique. In the condition the stream's columns are those of a row, the master's those
     of an earlier one. Every row is remembered, so that a row is a duplicate if *any* earlier row is
-    its like, whether that was one itself or not.
+    its like, whether that was one itself or not. `options` are those of `semistream.join`.
     """
     batches, schema = batches_of(stream)
     if schema is None:
         return
-    _check_keep(keep, flag, schema)
-    output = schema
-    if keep == "flag":
-        output = schema.append(pa.field(flag, pa.bool_(), nullable=False))
-    limit = parse_bytes(memory)
+    rows = SimilarRows(schema, condition, keep=keep, flag=flag, **options)
     for batch in batches:
+        with open_master(seen) as master:
+            result = rows.sift(batch, master)
+        remember(seen, batch)
+        if result.num_rows:
+            yield result
+
+
+class SimilarRows:
+    """Finds rows of which an earlier one, in a master or in the same batch, is the like."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        condition: Condition,
+        *,
+        keep: str = "first",
+        flag: str = "is_duplicate",
+        memory: type_of_size = "64MB",
+        **options: Any,
+    ) -> None:
+        _check_keep(keep, flag, schema)
+        self.condition, self.keep, self.options = condition, keep, options
+        self._memory = parse_bytes(memory) // 2
+        self.output_schema = schema
+        if keep == "flag":
+            self.output_schema = schema.append(pa.field(flag, pa.bool_(), nullable=False))
+
+    def sift(self, batch: pa.RecordBatch, seen: FileMaster) -> pa.RecordBatch:
+        """The rows of a batch in their order, without duplicates or with a flag."""
         numbered = batch.append_column(_ROW, pa.array(np.arange(batch.num_rows)))
         duplicate = np.zeros(batch.num_rows, bool)
-        with open_master(seen) as master:
-            columns, key = master.schema.names, list(master.manifest.key)
-            found = join(
-                numbered, master, how="semi", condition=condition, memory=limit // 2, **options
-            )
-            for result in found:
-                duplicate[result.column(_ROW).to_numpy()] = True
+        self._compare(numbered, seen, self.condition, duplicate)
         with tempfile.TemporaryDirectory() as folder:
             # The rows of the batch are compared with those before them in the same way.
             own = Path(folder) / "batch"
-            build_master(own, numbered.select([*columns, _ROW]), key)
-            earlier = condition & compare(_ROW, ">", _ROW)
-            for result in join(
-                numbered, own, how="semi", condition=earlier, memory=limit // 2, **options
-            ):
-                duplicate[result.column(_ROW).to_numpy()] = True
-        apply_changes(
-            seen, batch.select(columns).append_column("\0op", pa.array(["insert"] * len(batch))),
-            op="\0op", inserts="add", bad="skip",
-        )  # fmt: skip
-        result = _shaped(batch, duplicate, keep, output)
-        if result.num_rows:
-            yield result
+            columns = [*seen.schema.names, _ROW]
+            build_master(own, numbered.select(columns), list(seen.manifest.key))
+            earlier = self.condition & compare(_ROW, ">", _ROW)
+            self._compare(numbered, own, earlier, duplicate)
+        return _shaped(batch, duplicate, self.keep, self.output_schema)
+
+    def _compare(
+        self,
+        rows: pa.RecordBatch,
+        others: Path | FileMaster,
+        condition: Condition,
+        duplicate: npt.NDArray[np.bool_],
+    ) -> None:
+        found = join(
+            rows, others, how="semi", condition=condition, memory=self._memory, **self.options
+        )
+        for result in found:
+            duplicate[result.column(_ROW).to_numpy()] = True
+
+
+def remember(seen: str | Path, rows: pa.RecordBatch, **batch: Any) -> None:
+    """Add rows to a master of rows that were seen; `batch` is `feed` and `batch` of
+    `apply_changes`, which add them once."""
+    columns = read_manifest(seen).schema.names
+    inserted = pa.array(["insert"] * rows.num_rows)
+    changes = rows.select(columns).append_column("\0op", inserted)
+    apply_changes(seen, changes, op="\0op", inserts="add", bad="skip", **batch)
 
 
 def _shaped(

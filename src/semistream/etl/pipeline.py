@@ -22,6 +22,8 @@ from semistream.core.budget import parse_bytes
 from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import OptionError, SourceError, UnknownNameError, unknown_name
 from semistream.etl.unmatched import check_rule
+from semistream.store.databases import is_database
+from semistream.store.sql import Table
 
 FILE_FORMATS = ("parquet", "json", "csv", "orc", "text")
 """Formats of sources and sinks that are folders of files."""
@@ -113,10 +115,12 @@ class Step:
     `kind` is "enrich" (with a master: the keys of `[join]`, and `missing`, which says what becomes
     of rows that the master does not know), "surrogate_keys" or "duplicates" (see
     `semistream.etl`). `source`, `key`, `shards`, `page_size` and `fill` build the master where it
-    is not there; `create`, a table from key columns to types, makes an empty lookup instead.
+    is not there; `create`, a table from key columns to types, makes an empty lookup instead. The
+    master of "enrich" may be a table in a database: `{ uri = "postgresql://…", table = "customers",
+    key = "id" }`.
     """
 
-    master: Path
+    master: Path | Table
     on: str | Names | dict[str, str]
     kind: str = "enrich"
     source: Path | None = None
@@ -153,6 +157,7 @@ class Step:
                     f"{name} is for kind = {owner!r}, and this is {self.kind!r}",
                     hint="leave it out",
                 )
+        self._check_table()
         parse_bytes(self.memory, of=10**12)
         if self.max_wait is not None:
             parse_milliseconds(self.max_wait, what="max_wait")
@@ -160,15 +165,34 @@ class Step:
             check_rule(self.missing, self.retry_for)
             if self.how != "inner":
                 raise OptionError("how and missing say the same twice", hint="leave how out")
-        self.build.check()
+        if isinstance(self.master, Path):
+            self.build.check()
         if self.create and self.source is not None:
             raise OptionError("source and create exclude each other", hint="drop one")
         for column, type_ in self.create.items():
             arrow_type(type_, f"create.{column}")
 
+    def _check_table(self) -> None:
+        """Raise for keys that do not go with a table in a database."""
+        if isinstance(self.master, Path):
+            return
+        if self.kind != "enrich":
+            raise OptionError(
+                f"kind = {self.kind!r} writes in its master, and a table in a database is only "
+                "read",
+                hint="name a folder for it",
+            )
+        for name in ("source", "key", "create", "max_wait", "by_shard"):
+            if getattr(self, name):
+                raise OptionError(
+                    f"{name} is for masters in files, and this one is a table in a database",
+                    hint="leave it out",
+                )
+
     @property
     def build(self) -> Master:
-        """How the master is built."""
+        """How the master, one in files, is built."""
+        assert isinstance(self.master, Path)
         return Master(
             self.master, self.source, self.key, self.shards, self.page_size,
             self.fill if self.source is not None else 1.0,
@@ -401,7 +425,8 @@ class Pipeline:
             read[f"[[feed]] {number} path"] = feed.path
         for number, step in enumerate(self.steps, 1):
             read[f"step {number} source"] = step.source
-            read[f"step {number} master"] = step.master
+            if isinstance(step.master, Path):
+                read[f"step {number} master"] = step.master
         for what, path in written.items():
             for whence, other in read.items():
                 if path is not None and other is not None and _overlap(path, other):
@@ -540,7 +565,14 @@ def _value(hint: Any, value: Any, where: str, folder: Path) -> Any:
     for option in options:
         origin = typing.get_origin(option) or option
         if origin is Path and isinstance(value, str) and value:
+            if is_database(value):
+                raise OptionError(
+                    f"{where} is the address of a database, and no table is named",
+                    hint='write { uri = "…", table = "…", key = "…" }, as in docs/databases.md',
+                )
             return folder / value
+        if option is Table and isinstance(value, dict):
+            return _record(Table, value, where.strip("[]").replace("] ", "."), folder)
         if origin is tuple and _all_text(value):
             return tuple(value)
         if origin is tuple and isinstance(value, str) and str not in options:
@@ -573,6 +605,7 @@ _NAMES = {
     bool: "true or false",
     tuple: "a list of names",
     dict: "a table",
+    Table: "a table with uri, table and key",
 }
 
 

@@ -27,7 +27,8 @@ from semistream.core.errors import OptionError
 from semistream.joins.api import StreamLike, batches_of, run
 from semistream.joins.binding import On
 from semistream.joins.registry import make_join
-from semistream.store.file import FileMaster, open_master
+from semistream.store.file import FileMaster
+from semistream.store.sql import Table, open_any
 
 MISSING = ("null", "drop", "dead", "retry")
 """What becomes of rows without a partner."""
@@ -78,7 +79,7 @@ class Enricher:
     def __init__(
         self,
         schema: pa.Schema,
-        master: str | Path | FileMaster,
+        master: str | Path | FileMaster | Table,
         on: On,
         *,
         missing: str = "null",
@@ -102,7 +103,7 @@ class Enricher:
         self._patience_ns = 0
         if retry_for is not None:
             self._patience_ns = parse_milliseconds(retry_for, what="retry_for") * 10**6
-        opened = master if isinstance(master, FileMaster) else open_master(master)
+        opened = master if isinstance(master, FileMaster) else open_any(master)
         limit = parse_bytes(memory, of=opened.data_bytes)
         self._most_held_bytes = limit // HELD_PART if missing == "retry" else 0
         self._marks = missing != "null"
@@ -300,7 +301,7 @@ class _Held:
 
 def enrich(
     stream: StreamLike,
-    master: str | Path | FileMaster,
+    master: str | Path | FileMaster | Table,
     on: On,
     *,
     missing: str = "null",
@@ -331,7 +332,7 @@ class Dimension:
     `options` are further ones of `semistream.join`: `columns`, `memory`, `algorithm` and so on.
     """
 
-    master: str | Path | FileMaster
+    master: str | Path | FileMaster | Table
     on: On
     missing: str = "null"
     retry_for: str | None = None

@@ -22,17 +22,27 @@ PLACES_PER_ENTRY = 1.5
 TABLE_BYTES = int(16 * PLACES_PER_ENTRY) + 16
 """Bytes of the table per entry: its places, and 16 for the moment when it is built anew."""
 
+RECENT_BYTES = 4
+"""Counters per entry for keys that are not cached: each has two, shared with others."""
+
 HISTOGRAM = 4096
 
 
 class TupleCache:
     """Master rows by key, complete per key; least wanted ones leave first.
 
-    Entries keep the output's columns only, and the key's where it must be verified.
+    Entries keep the output's columns only, and the key's where it must be verified. One that
+    `recalls` also counts how often keys are asked for that it has not, as `asked_lately` needs.
     """
 
     def __init__(
-        self, binding: Binding, capacity_bytes: int, longest_blob: int, *, seed: int = 0
+        self,
+        binding: Binding,
+        capacity_bytes: int,
+        longest_blob: int,
+        *,
+        seed: int = 0,
+        recalls: bool = False,
     ) -> None:
         layout = binding.master_layout
         verified = [] if binding.spec.is_number else list(binding.spec.names)
@@ -73,6 +83,8 @@ class TupleCache:
         self._region = Region(entries * self.entry_bytes)
         self._histogram = np.zeros(HISTOGRAM, np.int64)
         self._table = np.zeros(0, np.int64)
+        self._recent = np.zeros(0, np.uint8)
+        self._table_bytes = TABLE_BYTES + (RECENT_BYTES if recalls else 0)
         self._scratch = np.empty(longest_blob if strings else 0, np.uint8)
         self.state = Struct(
             CACHE,
@@ -98,7 +110,7 @@ class TupleCache:
     @property
     def row_bytes(self) -> float:
         """Bytes that a cached row takes, with its share of the table and of the blocks."""
-        return self.entry_bytes + TABLE_BYTES + self._blocks_per_row() * BLOCK_BYTES
+        return self.entry_bytes + self._table_bytes + self._blocks_per_row() * BLOCK_BYTES
 
     def _blocks_per_row(self) -> float:
         if self._heap is None:
@@ -120,14 +132,14 @@ class TupleCache:
         """Bytes granted to entries, table and blocks."""
         entries = int(self.state.limit)
         blocks = self._heap.limit if self._heap else 0
-        return entries * (self.entry_bytes + TABLE_BYTES) + blocks * BLOCK_BYTES
+        return entries * (self.entry_bytes + self._table_bytes) + blocks * BLOCK_BYTES
 
     def set_bytes(self, size_bytes: int) -> None:
         """Allow this much memory; the least wanted rows leave if they are too many."""
         entries = max(int(size_bytes / self.row_bytes), 0)
         blocks = 0
         if self._heap is not None:
-            left = size_bytes - entries * (self.entry_bytes + TABLE_BYTES)
+            left = size_bytes - entries * (self.entry_bytes + self._table_bytes)
             blocks = max(left // BLOCK_BYTES, 0)
         if self._heap is not None and blocks < self._heap.reach:
             # Blocks do not move: what lies above the new limit can only go as a whole.
@@ -150,6 +162,7 @@ class TupleCache:
     def age(self) -> npt.NDArray[np.int64]:
         """Halve all counters; how many keys had each count before."""
         age(self.state.kernel, self._histogram)
+        self._recent >>= 1
         return self._histogram
 
     def _build_table(self, entries: int) -> None:
@@ -161,3 +174,7 @@ class TupleCache:
         self._table = self.state.table = np.zeros(2 * places, np.int64)
         self.state.places = places
         refill(self.state.kernel, used, count)
+        if self._table_bytes > TABLE_BYTES:
+            lines = entries * RECENT_BYTES // 64 + 1
+            self._recent = self.state.recent = np.zeros(64 * lines, np.uint8)
+            self.state.recent_lines = lines

@@ -19,9 +19,8 @@ from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
 from semistream.store.file import FileMaster
 
-GAP_PAGES = {"direct": 4, "buffered": 1}
-"""Gaps that are read through on today's disks: a separate request costs about as much as this many
-pages."""
+GAP_BYTES = {"direct": 32_768, "buffered": 4096}
+"""Gaps that are read through on today's disks: a separate request costs about as much."""
 
 BUFFER_PART, RUNS_IN_BUFFER = 10, 4
 """The read buffer is this part of the memory, and takes this many runs of the greatest length."""
@@ -102,7 +101,8 @@ class SweepJoin(IndexedJoin):
                 f"gap_pages={gap_pages} is below zero",
                 hint="leave it out, or give the pages that are read in the time of a seek",
             )
-        self._gap_pages = GAP_PAGES[master.io] if gap_pages is None else gap_pages
+        gap = GAP_BYTES[master.io] // master.page_bytes
+        self._gap_pages = gap if gap_pages is None else gap_pages
         self._disk_bound = gap_pages is not None
         super().__init__(master, binding, budget, **common)
 
@@ -129,7 +129,9 @@ class SweepJoin(IndexedJoin):
             self._flexible -= self.absent.size_bytes
             self.budget.set("absent filter", self.absent.size_bytes)
         self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
-        self.cache = TupleCache(self.binding, self._flexible, master.page_bytes, seed=self.seed)
+        self.cache = TupleCache(
+            self.binding, self._flexible, master.page_bytes, seed=self.seed, recalls=True
+        )
         buffer_pages = plan["read buffer"] // master.page_bytes
         self._longest_run = max(
             min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes), 1

@@ -19,10 +19,12 @@ from semistream.kernels.memory import (
     copy_bytes,
     load_i32,
     load_i64,
+    load_u8,
     load_u32,
     prefetch,
     store_i32,
     store_i64,
+    store_u8,
 )
 from semistream.kernels.pages import bucket_of, mix
 from semistream.kernels.rows import FIELDS, copy_field, copy_wanted, wanted_length
@@ -40,20 +42,24 @@ MOST_HITS = 1 << 30
 NO_ROWS = 1 << 31
 """In the place of the first entry: the key is cached, and known to have no rows."""
 
+MOST_RECENT = 255
+"""Where the counters of keys that are not cached stop."""
+
 SAMPLED = 6
 """Used places looked at to find one to give up."""
 
 
 CACHE = struct_type(
     "table places entries entry_bytes link_at scratch free fresh limit used keys random "
-    "refused admitted given_up",
+    "refused admitted given_up recent recent_lines",
     blocks=BLOCKS,
     page=FIELDS,
     kept=FIELDS,
 )
 """The cache: `table` has two words a place, `page` and `kept` read the same leaves from a page and
 from an entry, `link_at` is where an entry links to the key's next one. `refused` counts rows that
-earned a place and found none."""
+earned a place and found none. `recent` has counters of keys that were asked for lately and are
+not cached, in lines of 64 bytes."""
 
 
 @inlined
@@ -220,6 +226,24 @@ def least_wanted(cache: Any) -> int:
             if seen == SAMPLED:
                 break
     return best
+
+
+@inlined
+def asked_lately(cache: Any, key: int, hits: int) -> int:
+    """How often a key that is not cached was asked for of late, these hits included.
+
+    The smaller of two counters that the key shares with others, both in one line of memory.
+    """
+    mixed = mix(key)
+    line = cache.recent + 64 * bucket_of(key, cache.recent_lines)
+    one = line + np.int64(mixed & np.uint64(63))
+    other = line + np.int64((mixed >> np.uint64(6)) & np.uint64(63))
+    fewest = min(np.int64(load_u8(one)), np.int64(load_u8(other)))
+    asked = fewest + hits
+    count = min(asked, MOST_RECENT)
+    store_u8(one, np.uint8(max(np.int64(load_u8(one)), count)))
+    store_u8(other, np.uint8(max(np.int64(load_u8(other)), count)))
+    return asked
 
 
 @inlined

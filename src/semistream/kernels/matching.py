@@ -15,6 +15,7 @@ import numpy.typing as npt
 from semistream.kernels.admission import EARNED, keep_tally, promote, reopen_tally
 from semistream.kernels.cache import (
     HIT,
+    asked_lately,
     blocks_for,
     count_hit,
     entry_address,
@@ -342,8 +343,8 @@ def admit(
     """Cache a key that was asked for `hits` times since its page was last read, if it earns it.
 
     Room that is free anyway is given to whatever was asked for more than once. Without free room a
-    key must be worth it, and one that was asked for less gives its place up; none, and this one
-    stays out. Counters of cached keys carry on average half of the round before, hence the 3 to 2.
+    key must be worth it, and have been asked for more often lately than one that gives its place
+    up; none, and this one stays out. A key that comes for the first time displaces nobody.
     """
     if np.float64(hits) < min(match.worth, 2.0) * rows:
         return
@@ -353,17 +354,22 @@ def admit(
         return
     blocks = blocks_for(cache, records, stride, rows)
     tries = 0
+    asked = np.int64(hits)
     while not has_place(cache, rows, blocks):
         if np.float64(hits) < match.worth * rows:
             return
-        victim = least_wanted(cache)
+        if tries == 0:
+            asked = asked_lately(cache, key, hits)
+        victim = np.int64(-1)
+        if asked > 1:
+            victim = least_wanted(cache)
         tries += 1
-        if victim < 0 or tries > rows + 4 or 2 * (word_at(cache, victim) >> 32) > 3 * hits:
+        if victim < 0 or tries > rows + 4 or (word_at(cache, victim) >> 32) >= asked:
             cache.refused += rows
             return
         give_up(cache, victim)
         cache.given_up += 1
-    keep(cache, key, page, records, stride, rows, hits)
+    keep(cache, key, page, records, stride, rows, asked)
 
 
 @kernel

@@ -21,6 +21,7 @@ from semistream.spark.sources import register
 from semistream.spark.transform import (
     duplicates,
     read_master,
+    similar,
     snapshot_difference,
     star,
     surrogate_keys,
@@ -40,6 +41,7 @@ __all__ = [
     "read_sink",
     "register",
     "shipped",
+    "similar",
     "snapshot_difference",
     "star",
     "stats",

@@ -8,7 +8,6 @@ column already, as one that was enriched before has, lets its dead rows pass.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,7 +33,7 @@ class DeadLetters:
         self._passes = recipe.dead_letters in recipe.stream_schema.names
         self._ready: list[pa.RecordBatch] = []
         self._longest = recipe.memory_bytes // LONGEST_ROW_SHARE
-        self.no_partner = f"no partner in {Path(recipe.master).name}"
+        self.no_partner = f"no partner in {recipe.title}"
         self.rows = 0
         self.unmatched = 0
         self.passed = 0

@@ -54,10 +54,10 @@ class DrainedJoin:
                 yield from dead.taken()
             yield from dead.taken()
             did = operator.stats.since(before)
+            # Rows in = matched + unmatched + dead + waiting.
+            did = replace(did, rows_in=did.rows_in + dead.rows - dead.unmatched)
             if recipe.marks:
-                # Rows in = matched + unmatched + dead + waiting.
-                early = dead.rows - dead.unmatched
-                did = replace(did, rows_in=did.rows_in + early, rows_unmatched=0)
+                did = replace(did, rows_unmatched=0)
             most = operator.master.manifest.longest_run
             record(self.accumulator, recipe, held.version, did, dead.rows, hot, most)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.versions import tidy
 from semistream.spark.waiting import held_back
 from semistream.spark.worker import MARK, Recipe
-from semistream.store.file import open_master
+from semistream.store.sql import Table, open_any
 
 POOL = "SEMISTREAM_JOIN"
 """The variable in the environment of Python workers that makes a pool of its own."""
@@ -34,7 +34,7 @@ POOL = "SEMISTREAM_JOIN"
 LETTERS = {"semistream": "dead letters"}
 """By this a column of dead letters is known to the next `enrich`."""
 
-_JOINING = (DrainedJoin.__name__, "SurrogateTask", "DuplicateTask")
+_JOINING = (DrainedJoin.__name__, "SurrogateTask", "DuplicateTask", "SimilarTask")
 """What the functions are called that hold operators, in Spark's plans."""
 
 _numbers = itertools.count()
@@ -42,7 +42,7 @@ _numbers = itertools.count()
 
 def enrich(
     df: DataFrame,
-    master: str | Path,
+    master: str | Path | Table,
     on: On,
     *,
     how: str = "inner",
@@ -61,7 +61,9 @@ def enrich(
     """Join a batch or streaming DataFrame with a master, as `semistream.join` does.
 
     `master` is the path of a master that all executors can read; a stream also writes small notes
-    in its directory `pins`, so that all tasks of a micro-batch, and a replay, see one version.
+    in its directory `pins`, so that all tasks of a micro-batch, and a replay, see one version. Or
+    it is a `Table` in a database, which the executors read by themselves; docs/databases.md says
+    what they see of it while it changes.
     `on`, `how`, `algorithm`, `columns` and `options` are those of `semistream.join`. `memory` is
     the budget of the whole join, divided among the `tasks` that run at once (the session's default
     parallelism, if left out): bytes, "64MB" or "5%" of the master.
@@ -86,18 +88,25 @@ def enrich(
 
     The schema of the result is known at once; nothing runs before an action or a query starts.
     """
-    path = str(Path(master).absolute())
+    where = master if isinstance(master, Table) else str(Path(master).absolute())
+    if isinstance(where, Table):
+        where.check()
+    if isinstance(where, Table) and (by_shard or max_wait is not None):
+        raise OptionError(
+            "by_shard and max_wait are for masters in files, and this is a table in a database",
+            hint="leave them out, or build a master from the table",
+        )
     how, rule = _rule(df, how, missing, retry_for, dead_letters, max_wait, by_shard)
     marks = {"mark": MARK} if rule in ("dead", "retry") else {}
     schema = arrow_schema(df.schema)
     wait_ms = None if max_wait is None else parse_milliseconds(max_wait, what="max_wait")
-    with open_master(path, io=io) as opened:
+    with open_any(where, io=io) as opened:
         shards = len(opened.manifest.shards)
         parallel = parallel_tasks(df, tasks)
         limit = parse_bytes(memory, of=opened.data_bytes)
         operators = shards if by_shard else parallel
         share = limit // operators
-        with open_master(path, io=io, shard=0 if by_shard else None) as part:
+        with open_any(where, io=io, shard=0) if by_shard else nullcontext(opened) as part:
             result = _checked(
                 algorithm, part, operators, limit, on=on, schema=schema, how=how, memory=share,
                 columns=columns, **marks, **options,
@@ -123,13 +132,13 @@ def enrich(
         nullable = [field.with_nullable(True) for field in output]
         output = pa.schema([*nullable, pa.field(dead_letters, pa.string())])
     spark_output, arrow_output = spark_schema(output)
-    if df.isStreaming:
-        tidy(df.sparkSession, path)
+    if df.isStreaming and isinstance(where, str):
+        tidy(df.sparkSession, where)
     if dead_letters is not None:
         spark_output[dead_letters].metadata = LETTERS
     recipe = Recipe(
         name=f"semistream-{next(_numbers)}",
-        master=path,
+        master=where,
         on=on,
         key_names=key_names,
         how=how,

@@ -58,8 +58,9 @@ class TaskRecord:
     """What one task did, and with which version of the master.
 
     `most_partners` is the number of master rows of the most frequent key, `failures` that of
-    attempts that failed before this one. `run` and `since_batch` are there for rows that wait: the
-    query's run that says so, and since which micro-batch.
+    attempts that failed before this one. `run` is the query's run that says so. `since_batch` and
+    `counted` are there for rows that wait: since which micro-batch, and whether they are among the
+    rows in already.
     """
 
     worker: str
@@ -75,6 +76,7 @@ class TaskRecord:
     failures: int = 0
     run: str = ""
     since_batch: int = -1
+    counted: bool = True
 
 
 @dataclass
@@ -84,7 +86,8 @@ class BatchStats:
     `join` sums their counters. Memory is summed over workers, each counted once however many tasks
     it ran. `pairs` are results with a master row, `dead_rows` rows that went to the dead letters,
     `failures` attempts of tasks that failed and were repeated. No stream row can have more partners
-    than `most_partners`. `hot_keys` are the keys that occurred most among `sampled_rows` rows, with
+    than `most_partners`. `held_back` are the rows that wait and that no join has counted as rows in
+    yet. `hot_keys` are the keys that occurred most among `sampled_rows` rows, with
     their counts. `oldest_ms` is when the oldest row that waits between micro-batches came, since
     1970.
     """
@@ -100,6 +103,7 @@ class BatchStats:
     oldest_ms: int | None = None
     most_partners: int = 0
     failures: int = 0
+    held_back: int = 0
 
     def metrics(self) -> dict[str, float]:
         """The figures under the names that lookup joins elsewhere use."""
@@ -197,15 +201,21 @@ def record(
         dead_rows,
         hot.top(HOT_KEYS),
         hot.sampled,
-        master=recipe.master,
+        master=str(recipe.master),
         most_partners=most_partners,
         failures=failures,
+        run=query_run(),
     )
     accumulator.add({TaskKey(query, batch, partition): done})
 
 
 def record_waiting(
-    accumulator: Accumulator[type_of_records], part: int, rows: int, oldest_ms: int | None
+    accumulator: Accumulator[type_of_records],
+    part: int,
+    rows: int,
+    oldest_ms: int | None,
+    *,
+    counted: bool,
 ) -> None:
     """Called by a task when the rows that wait in a part of the stream may be others."""
     query, batch = micro_batch() or ("", 0)
@@ -216,6 +226,7 @@ def record_waiting(
         oldest_ms=oldest_ms,
         run=query_run(),
         since_batch=batch,
+        counted=counted,
     )
     accumulator.add({TaskKey(query, WAITING, part): waiting})
 
@@ -241,11 +252,14 @@ def summed(query: str, batch: int | None) -> BatchStats:
     return _summed(list(_driver.joins.values()), query, batch)
 
 
-def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
-    """The same for every join on its own, in their order: its master, and what it did."""
+def summed_by_join(query: str, batch: int, run: str) -> list[tuple[str, BatchStats]]:
+    """The same for every join of a run on its own, in their order: its master, and what it did.
+
+    The joins of an earlier run of the query, in the same process, are others.
+    """
     found = []
     for accumulator in list(_driver.joins.values()):
-        did = _summed([accumulator], query, batch)
+        did = _summed([accumulator], query, batch, run)
         masters = [one.master for key, one in list(accumulator.value.items()) if one.master]
         if did.tasks or did.join.rows_waiting:
             found.append((masters[0] if masters else "", did))
@@ -253,18 +267,24 @@ def summed_by_join(query: str, batch: int) -> list[tuple[str, BatchStats]]:
 
 
 def _summed(
-    accumulators: Iterable[Accumulator[type_of_records]], query: str, batch: int | None
+    accumulators: Iterable[Accumulator[type_of_records]],
+    query: str,
+    batch: int | None,
+    run: str | None = None,
 ) -> BatchStats:
     found: list[tuple[TaskKey, TaskRecord]] = [
         (key, one)
         for accumulator in accumulators
         for key, one in list(accumulator.value.items())
-        if key.query == query and (batch is None or key.batch in (batch, WAITING))
+        if key.query == query
+        and (batch is None or key.batch in (batch, WAITING))
+        and (run is None or one.run == run)
     ]
     latest = max((key.batch for key, _ in found if key.batch != WAITING), default=-1)
     records = [one for key, one in found if key.batch == latest]
     join = sum_of_tasks(records)
-    join.rows_waiting += _rows_waiting(one for key, one in found if key.batch == WAITING)
+    waiting = [one for key, one in found if key.batch == WAITING]
+    join.rows_waiting += _rows_waiting(waiting)
     return BatchStats(
         batch=latest,
         tasks=len(records),
@@ -279,6 +299,7 @@ def _summed(
         ),
         most_partners=max((one.most_partners for one in records), default=0),
         failures=sum(one.failures for one in records),
+        held_back=_rows_waiting(one for one in waiting if not one.counted),
     )
 
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from semistream.kernels.pages import shards_of
 from semistream.spark.schemas import shaped
 from semistream.spark.worker import Recipe, on_this_host
-from semistream.store.file import open_master
 from semistream.store.keys import KeySpec
+from semistream.store.sql import Table, open_any
 
 PACKED = pa.schema(
     [
@@ -86,8 +86,10 @@ class Packer:
 
 
 @lru_cache(maxsize=8)
-def _packing_of(master: str, version: int, buckets: int) -> tuple[KeySpec, npt.NDArray[np.int64]]:
-    with on_this_host(), open_master(master, version=version) as opened:
+def _packing_of(
+    master: str | Table, version: int, buckets: int
+) -> tuple[KeySpec, npt.NDArray[np.int64]]:
+    with on_this_host(), open_any(master, version=version) as opened:
         return opened.spec, opened.borders(buckets)
 
 
@@ -95,6 +97,8 @@ def _packing(
     recipe: Recipe, version: int, buckets: int
 ) -> tuple[tuple[str, ...], KeySpec, npt.NDArray[np.int64]]:
     """The stream's key columns, the master's key, and the first key64 of every bucket but one."""
+    if isinstance(recipe.master, Table):
+        version = 0  # the key of a table does not change, and nobody asks for more than one bucket
     spec, borders = _packing_of(recipe.master, version, buckets)
     return recipe.key_names, spec, borders
 

@@ -37,6 +37,7 @@ from semistream.spark.sinks import postgres_sink
 from semistream.spark.sources import register
 from semistream.spark.transform import duplicates, surrogate_keys
 from semistream.store.build import build_master
+from semistream.store.sql import Table
 
 _OWN_ERROR = re.compile(r"semistream\.core\.errors\.\w+: (.*?)(?:\. Hint: (.*))?\.?$", re.MULTILINE)
 _SPARK_ERROR = re.compile(r"\[[A-Z][A-Z0-9_.]+\] .*")
@@ -47,7 +48,7 @@ def ensure_masters(pipeline: Pipeline) -> list[Path]:
     """Build the masters that are to be built and not there; which were."""
     built = []
     for step in pipeline.steps:
-        if step.master.exists():
+        if isinstance(step.master, Table) or step.master.exists():
             continue
         if step.create:
             columns = {name: arrow_type(type_, name) for name, type_ in step.create.items()}
@@ -133,6 +134,7 @@ def _done(rows: DataFrame, step: Step, letters: str | None) -> DataFrame:
         "algorithm": step.algorithm,
     }
     if step.kind == "surrogate_keys":
+        assert isinstance(step.master, Path), "the file was checked"
         return surrogate_keys(
             rows, step.master, on, key=step.surrogate, keep=step.keep_key, unknown=step.unknown,
             **shared,
@@ -143,6 +145,7 @@ def _done(rows: DataFrame, step: Step, letters: str | None) -> DataFrame:
                 "duplicates are found by columns of the same name in stream and master",
                 hint='write on = "name" or a list',
             )
+        assert isinstance(step.master, Path), "the file was checked"
         return duplicates(rows, step.master, on, keep=step.keep, flag=step.flag, **shared)
     return enrich(
         rows,

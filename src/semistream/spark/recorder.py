@@ -53,7 +53,8 @@ class MicroBatch:
 
 @dataclass
 class Balance:
-    """Where the rows of one join are. Those that came are matched, unmatched, dead or waiting."""
+    """Where the rows of one join are. Those that came, or that an earlier run left waiting, are
+    matched, unmatched, dead or waiting."""
 
     master: str
     rows_in: int = 0
@@ -79,6 +80,7 @@ class Recorder(StreamingQueryListener):
         self._batches: deque[MicroBatch] = deque(maxlen=KEPT_BATCHES)
         self._total = JoinStats()
         self._balances: dict[int, Balance] = {}
+        self._held_back: dict[int, int] = {}
         self._ended = threading.Event()
         self.first: MicroBatch | None = None
         self.worked = 0
@@ -108,7 +110,8 @@ class Recorder(StreamingQueryListener):
         for number, (master, did) in enumerate(batch.joins):
             one = self._balances.setdefault(number, Balance(master))
             one.master = one.master or master
-            one.rows_in += did.join.rows_in
+            one.rows_in += did.join.rows_in + did.held_back - self._held_back.get(number, 0)
+            self._held_back[number] = did.held_back
             one.matched += did.join.rows_matched
             one.unmatched += did.join.rows_unmatched
             one.dead += did.dead_rows
@@ -141,7 +144,7 @@ class Recorder(StreamingQueryListener):
             stats=summed(str(progress.id), progress.batchId),
             observed={name: row.asDict() for name, row in (progress.observedMetrics or {}).items()},
             rows_behind=sum(behind) if behind else None,
-            joins=tuple(summed_by_join(str(progress.id), progress.batchId)),
+            joins=tuple(summed_by_join(str(progress.id), progress.batchId, str(progress.runId))),
         )
         self.add(batch)
 

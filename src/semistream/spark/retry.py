@@ -37,6 +37,7 @@ from semistream.spark.heartbeat import heartbeat
 from semistream.spark.metrics import record, record_waiting, type_of_records
 from semistream.spark.packing import PACKED, Packer, pack, unpack, unpacked
 from semistream.spark.schemas import spark_schema
+from semistream.spark.versions import query_run
 from semistream.spark.waiting import NOW, checked_parts
 from semistream.spark.worker import MARK, Held, Recipe, borrowed
 
@@ -56,11 +57,12 @@ class Segment:
 
 @dataclass
 class RetryLedger:
-    """What waits in a part."""
+    """What waits in a part, and which run of the query said so."""
 
     schema: str
     segments: list[Segment] = field(default_factory=list)
     next_segment: int = 0
+    run: str = ""
 
     @property
     def rows(self) -> int:
@@ -70,13 +72,13 @@ class RetryLedger:
     def to_json(self) -> str:
         """The ledger as it is kept in the state."""
         listed = [[s.number, s.rows, s.deadline_ms, s.version] for s in self.segments]
-        return json.dumps([self.schema, listed, self.next_segment])
+        return json.dumps([self.schema, listed, self.next_segment, self.run])
 
     @classmethod
     def from_json(cls, text: str) -> RetryLedger:
         """The ledger that `to_json` wrote."""
-        schema, listed, next_segment = json.loads(text)
-        return cls(schema, [Segment(*one) for one in listed], next_segment)
+        schema, listed, next_segment, run = json.loads(text)
+        return cls(schema, [Segment(*one) for one in listed], next_segment, run)
 
 
 class RetryRoom(StatefulProcessor):
@@ -122,7 +124,7 @@ class RetryRoom(StatefulProcessor):
             )
         deadlines = [segment.deadline_ms for segment in work.ledger.segments]
         oldest_ms = min(deadlines) - self.recipe.retry_ms if deadlines else None
-        record_waiting(self.accumulator, int(key[0]), work.ledger.rows, oldest_ms)
+        record_waiting(self.accumulator, int(key[0]), work.ledger.rows, oldest_ms, counted=True)
 
     def close(self) -> None:
         """Called by Spark at the end of a task."""
@@ -153,7 +155,9 @@ class _Work:
         self.dead = DeadLetters(room.recipe)
         self.hot = HotKeys(room.recipe.key_names)
         self._before = held.operator.stats
-        self._came = 0
+        # Rows that an earlier run left are, to the statistics of this one, rows that come.
+        self._came = 0 if ledger.run == query_run() else ledger.rows
+        ledger.run = query_run()
 
     def results(self, values: list[bytes]) -> Iterator[pa.RecordBatch]:
         """Everything that leaves: matched rows and dead letters."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -14,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semistream.core.budget import parse_bytes, type_of_size
+from semistream.core.conditions import Condition
 from semistream.core.errors import OptionError
 from semistream.etl.difference import CHANGES, OP
-from semistream.etl.duplicates import SeenKeys
+from semistream.etl.duplicates import SeenKeys, SimilarRows, remember
 from semistream.etl.surrogate import SurrogateKeys
 from semistream.etl.unmatched import Dimension
 from semistream.joins.binding import On
@@ -51,7 +53,9 @@ def star(
     if not dimensions:
         raise OptionError("there is no dimension", hint="give at least one Dimension(...)")
     for one in dimensions:
-        master = one.master.path if isinstance(one.master, FileMaster) else one.master
+        master = one.master
+        if isinstance(master, FileMaster):
+            master = master.path
         df = enrich(
             df,
             master,
@@ -139,6 +143,34 @@ def duplicates(
         return df.repartition(parallel, *names).mapInArrow(task, as_spark)
 
 
+def similar(
+    df: DataFrame,
+    seen: str | Path,
+    condition: Condition,
+    *,
+    memory: type_of_size = "64MB",
+    **options: Any,
+) -> DataFrame:
+    """Leave out rows of which an earlier one is the like, as `semistream.etl.similar` does.
+
+    A condition says nothing of where a row's like may be, so all rows of a micro-batch go through
+    one task, which holds them in memory together. A micro-batch and its replay see the rows of
+    earlier ones and their own, and are remembered once.
+    """
+    path = str(Path(seen).absolute())
+    schema = arrow_schema(df.schema)
+    rows = SimilarRows(schema, condition, memory=memory, **options)
+    with open_master(path) as opened:
+        # Says now what is wrong, and not in a task.
+        rows.sift(pa.RecordBatch.from_pylist([], schema=schema), opened)
+        version = opened.manifest.version
+    as_spark, as_arrow = spark_schema(rows.output_schema)
+    name = f"similar-{secrets.token_hex(8)}"
+    task = SimilarTask(_Task(name, path, (), schema, as_arrow, version), rows)
+    with own_workers(df):
+        return df.coalesce(1).mapInArrow(task, as_spark)
+
+
 _T = TypeVar("_T", SurrogateKeys, SeenKeys)
 
 
@@ -199,6 +231,27 @@ class DuplicateTask:
         number = -1 if stream is None else stream[1]
         yield shaped(keys.sift(pa.concat_batches(rows), number), task.output)
         _seen.put(task.name, keys)
+
+
+class SimilarTask:
+    """What `mapInArrow` calls in the task of `similar`."""
+
+    def __init__(self, task: _Task, rows: SimilarRows) -> None:
+        self.task, self.rows = task, rows
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = self.task
+        came = [shaped(one, task.schema) for one in batches if one.num_rows]
+        if not came:
+            return
+        batch = pa.concat_batches(came)
+        stream = micro_batch()
+        version = task.version if stream is None else pinned_version(task.master, *stream)
+        with open_master(task.master, version=version) as seen:
+            result = self.rows.sift(batch, seen)
+        feed, number = stream or (task.name, 0)
+        remember(task.master, batch, feed=feed, batch=number)
+        yield shaped(result, task.output)
 
 
 def snapshot_difference(

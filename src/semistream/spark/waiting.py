@@ -206,6 +206,7 @@ class WaitingRoom(StatefulProcessor):
         self, key: Any, ledger: Ledger, fresh: dict[int, list[Value]], now_ms: int
     ) -> Iterator[pd.DataFrame]:
         """Let go what is due and keep the rest."""
+        assert isinstance(self.recipe.master, str), "rows wait for pages of files"
         manifest = read_manifest(self.recipe.master, self.recipe.current_version())
         leaving: list[tuple[int, int, int, bytes]] = []
         size = 0
@@ -225,7 +226,7 @@ class WaitingRoom(StatefulProcessor):
         waiting = ledger.buckets.values()
         deadline_ms = min((bucket.deadline_ms for bucket in waiting), default=None)
         oldest_ms = None if deadline_ms is None else deadline_ms - self.wait_ms + self.early_ms
-        record_waiting(self.accumulator, int(key[0]), ledger.rows, oldest_ms)
+        record_waiting(self.accumulator, int(key[0]), ledger.rows, oldest_ms, counted=False)
 
     def _taken(self, segment: int) -> bytes:
         kept = self.segments.getValue((segment,))

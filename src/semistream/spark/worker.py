@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from semistream.joins.binding import On
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.spark.versions import micro_batch, pinned_version
-from semistream.store.file import FileMaster, open_master
+from semistream.store.file import FileMaster
+from semistream.store.sql import Table, open_any
 
 MARK = "\0matched"
 """The operator's last column, where the rule for rows without a partner needs it."""
@@ -43,7 +44,7 @@ class Recipe:
     """
 
     name: str
-    master: str
+    master: str | Table
     on: On
     key_names: tuple[str, ...]
     how: str
@@ -61,6 +62,11 @@ class Recipe:
     retry_for: str | None = None
 
     @property
+    def title(self) -> str:
+        """What the master is called in reasons."""
+        return self.master.name if isinstance(self.master, Table) else Path(self.master).name
+
+    @property
     def retry_ms(self) -> int:
         """How long rows wait for their key to come."""
         assert self.retry_for is not None
@@ -72,17 +78,24 @@ class Recipe:
         return self.missing in ("dead", "retry")
 
     def current_version(self) -> int:
-        """The version of the master for the task that asks."""
+        """The version of the master for the task that asks.
+
+        A table has none: the number of times that it might have been opened anew stands for it.
+        """
         batch = micro_batch()
+        if batch is not None and isinstance(self.master, Table):
+            every_ms = max(parse_milliseconds(self.master.refresh, what="refresh"), 1)
+            return _clock.now_ns() // 10**6 // every_ms
         if batch is None:
             return self.version
+        assert isinstance(self.master, str)
         with on_this_host():
             return pinned_version(self.master, *batch)
 
     def open(self, version: int, shard: int | None = None) -> FileMaster:
         """A version of the master, or of one of its shards."""
         with on_this_host():
-            return open_master(Path(self.master), io=self.io, version=version, shard=shard)
+            return open_any(self.master, io=self.io, version=version, shard=shard)
 
     def make(self, version: int, shard: int | None = None) -> Operator:
         """The operator for the whole master, or for one of its shards."""
@@ -107,7 +120,7 @@ def on_this_host() -> Iterator[None]:
     except StoreError as error:
         raise StoreError(
             f"a task on {socket.gethostname()} cannot use the master: {error.message}",
-            hint="every executor must reach the same path; " + error.hint,
+            hint="every executor must reach it; " + error.hint,
         ) from error
 
 
@@ -119,6 +132,11 @@ class Held:
     version: int
     busy: bool = False
     used_ns: int = 0
+
+    def close(self) -> None:
+        """Free its memory, files and connections."""
+        self.operator.close()
+        self.operator.master.close()
 
 
 IDLE_NS = 60 * 10**9
@@ -137,16 +155,18 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
     key, version = (recipe.name, shard), recipe.current_version()
     held = _held.pop(key, None)
     if held is not None and held.busy:
-        held.operator.close()
+        held.close()
         held = None
     if held is not None and held.version != version:
         # What it has cached of keys that did not change stays.
+        old = held.operator.master
         held.operator.move_to(recipe.open(version, shard))
+        old.close()
         held.version = version
     _make_room(recipe)
     if held is None:
         held = Held(recipe.make(version, shard), version)
-        _settle()
+    _settle()
     _held[key] = held
     held.busy = True
     yield held
@@ -160,15 +180,21 @@ def _make_room(recipe: Recipe) -> None:
     gone = [key for key, held in _held.items() if held.used_ns < old]
     mine = [key for key in _held if key[0] == recipe.name and key not in gone]
     for key in gone + mine[: max(len(mine) - recipe.keep + 1, 0)]:
-        _held.pop(key).operator.close()
+        _held.pop(key).close()
 
 
-@cache
+FIRST_TASKS = 3
+"""Tasks of a worker after which it has imported all that it needs."""
+
+_tasks = count(1)
+
+
 def _settle() -> None:
-    """Once a worker: Spark collects garbage after every task, which takes long over all that the
-    imported libraries have made."""
-    gc.collect()
-    gc.freeze()
+    """In a worker's first tasks: Spark collects garbage after every one, which takes long over all
+    that the imported libraries have made."""
+    if next(_tasks) <= FIRST_TASKS:
+        gc.collect()
+        gc.freeze()
 
 
 def worker_name() -> str:

@@ -48,7 +48,7 @@ def build_master(
     null in the key are counted and not stored, since they match nothing. CSV rows that do not parse
     stop the build, or go to the file `rejects`.
 
-    `page_size` is a multiple of 4096 (default 8192, more where a row needs it). `shards` spreads
+    `page_size` is a multiple of 4096 (default 4096, more where rows are long). `shards` spreads
     the keys over that many files, for readers on several machines. `fill` is the share of a page
     that is filled, to leave room for later rows. `memory` bounds the sort, which goes to disk
     beyond it, beside the target.

@@ -1,14 +1,15 @@
-"""Masters that stay in a database: a table of PostgreSQL, read by ranges of its key.
+"""Masters that stay in a database: a table of PostgreSQL or MariaDB, read by ranges of its key.
 
 A page is a range of the key that one query reads. The index is made when the table is opened: the
 key of every so-many-th row. Rows are packed as they would lie in a page file, so that every join
 works as on one, with its reads counted and within the same memory. It is slower, and nothing is
 copied.
 
-Everything is read in one transaction, which sees the table as it was when it was opened: that is
-the version of this master. When the connection is lost it is opened again, a few times with
-growing pauses; from then on the table is seen as it is at that moment, since databases do not keep
-the past.
+In PostgreSQL everything is read in one transaction, which sees the table as it was when it was
+opened: that is the version of this master. When the connection is lost it is opened again, a few
+times with growing pauses; from then on the table is seen as it is at that moment, since databases
+do not keep the past. In MariaDB every query sees the table as it is then; all rows of a key come by
+one query. Keys outside of those that were there when the table was opened are not seen.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from datetime import date, datetime
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import OptionError, SourceError, StoreError
 from semistream.kernels.jit import read_only
 from semistream.kernels.pages import INDEX, PAGE_KEYS, fill_pages
@@ -41,7 +41,8 @@ from semistream.kernels.reading import (
 )
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
-from semistream.store.file import FileMaster
+from semistream.store.databases import PAUSES_S, Database, database, real_pause
+from semistream.store.file import FileMaster, open_master
 from semistream.store.inspect import folded_key
 from semistream.store.keys import KeySpec
 from semistream.store.manifest import Manifest, ShardInfo, schema_to_text
@@ -51,27 +52,77 @@ from semistream.store.writing import BuildPlan, master_layout
 ROWS_PER_PAGE = 256
 """Rows that a query of one page reads: more make larger pages, fewer more queries."""
 
-PAUSES_S = (0.1, 0.5, 2.0, 5.0)
-"""Pauses before a lost connection is tried again."""
+GROWTH = 1.25
+"""Room in pages of a table that may change while it is read."""
 
 _IO_ERROR = 5
 
 
-def _pause(seconds: float) -> None:
-    threading.Event().wait(seconds)
+@dataclass(frozen=True)
+class Table:
+    """A table in a database, named: what `semistream.spark.enrich` and pipeline files take.
+
+    `uri`, `table`, `key`, `columns` and `rows_per_page` are those of `open_table`. Every task of a
+    query opens the table by itself, and opens it anew when it was open for longer than `refresh`.
+    """
+
+    uri: str = field(repr=False)  # it may have a password
+    table: str
+    key: str
+    columns: tuple[str, ...] | None = None
+    rows_per_page: int = ROWS_PER_PAGE
+    refresh: str = "1 minute"
+
+    def __post_init__(self) -> None:
+        if self.columns is not None:  # perhaps a list, and this is a key of dictionaries
+            object.__setattr__(self, "columns", tuple(self.columns))
+
+    def check(self) -> None:
+        """Raise for values that no table makes right."""
+        database(self.uri)
+        parse_milliseconds(self.refresh, what="refresh")
+
+    @property
+    def name(self) -> str:
+        """What it is called in plans, statistics and reasons."""
+        return self.table
+
+    def __str__(self) -> str:
+        return f"table {self.table}"
+
+    def open(self) -> TableMaster:
+        """Open it; see `open_table`."""
+        return open_table(
+            self.uri, self.table, self.key, columns=self.columns, rows_per_page=self.rows_per_page
+        )
+
+
+def open_any(
+    master: str | Path | Table,
+    *,
+    io: str = "buffered",
+    version: int | None = None,
+    shard: int | None = None,
+) -> FileMaster:
+    """Open a master in files, as `open_master` does, or a table, which has neither `version` nor
+    `shard`."""
+    if isinstance(master, Table):
+        return master.open()
+    return open_master(master, io=io, version=version, shard=shard)
 
 
 def read_table(
     uri: str, table: str, *, columns: Sequence[str] | None = None
 ) -> pa.RecordBatchReader:
-    """The rows of a table in PostgreSQL, for `build_master`.
+    """The rows of a table in PostgreSQL or MariaDB, for `build_master`.
 
-    `uri` is `postgresql://user@host/database`, `table` a name, with its schema in front or not.
+    `uri` is `postgresql://user@host/database` or `mariadb://…`, `table` a name, with its schema in
+    front or not.
     """
-    connection = _Connection(uri, (), _pause)
-    chosen = "*" if columns is None else ", ".join(_quoted(name) for name in columns)
+    source = database(uri)
+    chosen = "*" if columns is None else ", ".join(source.quoted(name) for name in columns)
     with _reading(table):
-        return connection.stream(f"SELECT {chosen} FROM {_table(table)}")
+        return source.stream(f"SELECT {chosen} FROM {_table(source, table)}")
 
 
 def open_table(
@@ -82,9 +133,9 @@ def open_table(
     columns: Sequence[str] | None = None,
     rows_per_page: int = ROWS_PER_PAGE,
     pauses_s: Sequence[float] = PAUSES_S,
-    pause: Callable[[float], None] = _pause,
+    pause: Callable[[float], None] = real_pause,
 ) -> TableMaster:
-    """A table in PostgreSQL as the master of joins, without copying it.
+    """A table in PostgreSQL or MariaDB as the master of joins, without copying it.
 
     `key` is a column of integers, dates or timestamps, with an index: every page is read by one
     query for a range of it. `columns` leaves others out. Rows with a null key are not seen. Opening
@@ -92,20 +143,21 @@ def open_table(
     """
     if rows_per_page < 1:
         raise OptionError(f"rows_per_page={rows_per_page} is not above zero", hint="leave it out")
-    connection = _Connection(uri, tuple(pauses_s), pause)
+    source = database(uri, tuple(pauses_s), pause)
     try:
         with _reading(table):
-            return TableMaster.of(connection, table, key, columns, rows_per_page)
+            return TableMaster.of(source, table, key, columns, rows_per_page)
     except BaseException:
-        connection.close()
+        source.close()
         raise
 
 
 class TableMaster(FileMaster):
     """A table in a database, to joins what a master in files is. See `open_table`."""
 
-    connection: _Connection
+    database: Database
     table: str
+    _last: int
     _plan: BuildPlan
     _firsts: npt.NDArray[np.int64]
 
@@ -115,17 +167,17 @@ class TableMaster(FileMaster):
     @classmethod
     def of(
         cls,
-        connection: _Connection,
+        database: Database,
         table: str,
         key: str,
         columns: Sequence[str] | None,
         rows_per_page: int,
     ) -> TableMaster:
         """Look at a table: its columns, and where its pages begin."""
-        name = _table(table)
+        name, quoted = _table(database, table), database.quoted
         names = [key, *(one for one in columns or () if one != key)]
-        chosen = "*" if columns is None else ", ".join(_quoted(one) for one in names)
-        schema = connection.table(f"SELECT {chosen} FROM {name} LIMIT 0").schema
+        chosen = "*" if columns is None else ", ".join(quoted(one) for one in names)
+        schema = database.table(f"SELECT {chosen} FROM {name} LIMIT 0").schema
         schema = schema.remove_metadata()
         if key not in schema.names:
             raise OptionError(
@@ -141,24 +193,26 @@ class TableMaster(FileMaster):
             )
         layout = master_layout(schema, spec)
         texts = [
-            f"coalesce(octet_length({_quoted(field.name)}), 0)"
+            f"coalesce(octet_length({quoted(field.name)}), 0)"
             for field in schema
             if field.name != key and _has_length(field.type)
         ]
         size = " + ".join(texts) or "0"
-        found = connection.table(
-            f"""SELECT min(k) AS k, count(*) AS rows, sum(size)::bigint AS size, max(run) AS run
-            FROM (SELECT k, size, (rank() OVER (ORDER BY k) - 1) / {rows_per_page} AS page,
-                         count(*) OVER (PARTITION BY k) AS run
-                  FROM (SELECT {_quoted(key)} AS k, {size} AS size FROM {name}
-                        WHERE {_quoted(key)} IS NOT NULL) AS keyed) AS paged
+        page = database.divided("rank() OVER (ORDER BY k) - 1", rows_per_page)
+        found = database.table(
+            f"""SELECT min(k) AS k, max(k) AS last, count(*) AS n,
+                       {database.whole("sum(size)")} AS size, max(run) AS run
+            FROM (SELECT k, size, {page} AS page, count(*) OVER (PARTITION BY k) AS run
+                  FROM (SELECT {quoted(key)} AS k, {size} AS size FROM {name}
+                        WHERE {quoted(key)} IS NOT NULL) AS keyed) AS paged
             GROUP BY page ORDER BY page"""
         )
-        counts = found["rows"].to_numpy()
-        keys = spec.cast([_one(found["k"])], (key,))
-        firsts = spec.keys(keys).key64.copy()
+        counts = found["n"].to_numpy()
+        firsts, lasts = (
+            spec.keys(spec.cast([_one(found[name])], (key,))).key64.copy() for name in ("k", "last")
+        )
         sizes = found["size"].to_numpy() + counts * (8 + layout.record_bytes) + PAGE_KEYS
-        largest = int(sizes.max(initial=4096))
+        largest = int(sizes.max(initial=4096) * (1.0 if database.is_snapshot else GROWTH))
         page_bytes = -(-largest // 4096) * 4096
         rows, pages = int(counts.sum()), len(firsts)
         runs = found["run"].to_numpy()
@@ -181,10 +235,10 @@ class TableMaster(FileMaster):
             rejected_rows=0,
         )
         master = cls(Path(table), manifest, "direct")
-        master.connection, master.table = connection, table
+        master.database, master.table = database, table
         master.spec, master.layout = spec, layout
         master._plan = BuildPlan(schema, (key,), page_bytes, 1, 1.0, 64)
-        master._firsts = firsts
+        master._firsts, master._last = firsts, int(lasts.max(initial=0))
         master._shard_start = np.array([0, pages], np.int64)
         master._continued = master._classes = np.empty(0, np.uint8)
         master._checked = np.zeros((pages + 7) // 8, np.uint8)
@@ -252,27 +306,25 @@ class TableMaster(FileMaster):
             begin = end
 
     def _rows(self, first: int, count: int) -> pa.Table:
-        key = _quoted(self.manifest.key[0])
-        columns = ", ".join(_quoted(name) for name in self.schema.names)
-        low = "" if first == 0 else f" AND {key} >= {self._literal(first)}"
-        last = first + count
-        high = "" if last >= self.pages else f" AND {key} < {self._literal(last)}"
-        found = self.connection.table(
-            f"SELECT {columns} FROM {_table(self.table)} WHERE {key} IS NOT NULL{low}{high} "
-            f"ORDER BY {key}"
+        quoted, end = self.database.quoted, first + count
+        key = quoted(self.manifest.key[0])
+        columns = ", ".join(quoted(name) for name in self.schema.names)
+        low = f"{key} >= {self._literal(self._firsts[first])}"
+        high = (
+            f"{key} < {self._literal(self._firsts[end])}"
+            if end < self.pages
+            else f"{key} <= {self._literal(self._last)}"
+        )
+        found = self.database.table(
+            f"SELECT {columns} FROM {_table(self.database, self.table)} "
+            f"WHERE {low} AND {high} ORDER BY {key}"
         )
         return found.cast(self.schema)
 
-    def _literal(self, page: int) -> str:
-        """The first key of a page, as SQL."""
+    def _literal(self, key64: int) -> str:
         type_ = self.spec.schema.field(0).type
-        value = folded_key(self._firsts[page : page + 1], type_)[0].as_py()
-        if isinstance(value, datetime):
-            kind = "timestamptz" if value.tzinfo is not None else "timestamp"
-            return f"{kind} '{value.isoformat()}'"
-        if isinstance(value, date):
-            return f"date '{value.isoformat()}'"
-        return str(int(value))
+        key = folded_key(np.array([key64], np.int64), type_)[0]
+        return self.database.literal(key.as_py())
 
     def read_pages(self, first: int, count: int) -> npt.NDArray[np.uint8]:
         """Pages one after the other."""
@@ -289,8 +341,8 @@ class TableMaster(FileMaster):
         return None
 
     def close(self) -> None:
-        """End the transaction and the connection."""
-        self.connection.close()
+        """End the connection, and with it the transaction."""
+        self.database.close()
 
 
 class TableReader(PageReader):
@@ -321,7 +373,7 @@ class TableReader(PageReader):
                 status = DONE
                 try:
                     master.fill(first, count, buffer[at : at + count * size])
-                except Exception as error:  # the join raises it
+                except BaseException as error:  # the join raises it; drivers panic, too
                     failures.append(error)
                     ring.error_number, ring.error_page = _IO_ERROR, first
                     status = FAILED
@@ -350,103 +402,6 @@ def _stop(stop: Callable[[], None], buffer: Region) -> None:
     stop()
 
 
-class _Connection:
-    """One connection with one transaction, opened when it is needed and again when it is lost."""
-
-    def __init__(
-        self, uri: str, pauses_s: tuple[float, ...], pause: Callable[[float], None]
-    ) -> None:
-        if not uri.startswith(("postgresql://", "postgres://")):
-            raise OptionError(
-                f"{uri!r} is not the address of a PostgreSQL database",
-                hint="write postgresql://user@host/database",
-            )
-        self._uri = uri
-        self._pauses_s = pauses_s
-        self._pause = pause
-        self._open: Any = None
-        self._given_up: BaseException | None = None
-        self._lock = threading.Lock()
-
-    def table(self, query: str) -> pa.Table:
-        """The result of a query; a lost connection is opened again before it is given up."""
-        with self._lock:
-            if self._given_up is not None:
-                # Reads that were planned before fail at once.
-                raise self._given_up
-            for pause_s in (*self._pauses_s, None):
-                try:
-                    with self._connected().cursor() as cursor:
-                        cursor.execute(query)
-                        return cursor.fetch_arrow_table()
-                except Exception as error:
-                    if not _is_lost(error):
-                        raise self._failed(error) from error
-                    self.close()
-                    if pause_s is None:
-                        self._given_up = self._failed(error)
-                        raise self._given_up from error
-                    self._pause(pause_s)
-        raise AssertionError("not reached")
-
-    def stream(self, query: str) -> pa.RecordBatchReader:
-        """The result of a query, batch by batch."""
-        cursor = self._connected().cursor()
-        cursor.execute(query)
-        reader = cursor.fetch_record_batch()
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            try:
-                yield from reader
-            except Exception as error:
-                raise self._failed(error) from error
-            finally:
-                cursor.close()
-                self.close()
-
-        return pa.RecordBatchReader.from_batches(reader.schema.remove_metadata(), batches())
-
-    def close(self) -> None:
-        """End the transaction and the connection."""
-        opened, self._open = self._open, None
-        if opened is not None:
-            with suppress(Exception):
-                opened.close()
-
-    def _connected(self) -> Any:
-        if self._open is None:
-            try:
-                import adbc_driver_postgresql.dbapi as driver
-            except ImportError as error:
-                raise StoreError(
-                    "tables in PostgreSQL need the package adbc-driver-postgresql",
-                    hint="pip install 'semistream[postgres]'",
-                ) from error
-            self._open = driver.connect(self._uri)
-            with self._open.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        return self._open
-
-    def _failed(self, error: BaseException) -> BaseException:
-        if isinstance(error, StoreError | OptionError):
-            return error
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        if _is_lost(error):
-            tries = len(self._pauses_s) + 1
-            return StoreError(
-                f"the database does not answer, after {tries} tries: {said}",
-                hint="nothing that was joined is lost; start again when it is back",
-            )
-        return StoreError(f"the database refused a query: {said}", hint="check the table's name")
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Whether an error says that the connection is gone, and not that the query is wrong."""
-    text = str(error).lower()
-    signs = ("connect", "terminat", "server closed", "no connection", "socket", "shutting down")
-    return any(sign in text for sign in signs)
-
-
 class _reading:
     """Errors of the driver in here say which table they are about."""
 
@@ -466,12 +421,8 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
     return whole if isinstance(whole, pa.Array) else whole.chunk(0)
 
 
-def _table(name: str) -> str:
-    return ".".join(_quoted(part) for part in name.split("."))
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _table(source: Database, name: str) -> str:
+    return ".".join(source.quoted(part) for part in name.split("."))
 
 
 def _has_length(type_: pa.DataType) -> bool:

@@ -36,7 +36,12 @@ from semistream.store.manifest import (
 )
 from semistream.store.sorting import BATCH_BYTES, FREQUENCY, PACKED, rows_within
 
-DEFAULT_PAGE_BYTES = 8192
+DEFAULT_PAGE_BYTES = 4096
+"""What a disk gives at least, and the least to copy for a row that is needed alone."""
+
+LEAST_ROWS_PER_PAGE = 16
+"""Where rows are so long that fewer would fit, pages are larger: their ends would stay empty."""
+
 LARGEST_PAGE_BYTES = 1 << 30
 MOST_SHARDS = 4096
 LEAST_FILL = 0.1
@@ -124,7 +129,7 @@ class BuildPlan:
                 )
             return self.page_bytes
         size = DEFAULT_PAGE_BYTES
-        while size < needed:
+        while size < max(needed, LEAST_ROWS_PER_PAGE * self.layout.record_bytes):
             size *= 2
         return size
 

@@ -1,14 +1,15 @@
-"""A PostgreSQL server for tests and benchmarks, from the system's package."""
+"""A PostgreSQL server for tests and benchmarks."""
 
 from __future__ import annotations
 
 import shutil
 import signal
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 
-from semistream.testing.server import USER, PrivateServer, ServerMissingError
+from semistream.testing.server import DatabaseServer, ServerMissingError
+
+USER = "semistream"
 
 _DEBIAN = Path("/usr/lib/postgresql")
 _UNSAFE_AND_FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
@@ -32,39 +33,23 @@ def find_postgres() -> Path:
     return Path(on_path).resolve().parent
 
 
-class PostgresServer(PrivateServer):
-    """A server with an empty database, or with the one in `data`: see `PrivateServer`.
+class PostgresServer(DatabaseServer):
+    """PostgreSQL with an empty database; see `DatabaseServer`."""
 
-    By default it does not even wait for the disk (`durable=False`), which is no matter unless the
-    machine itself fails.
-    """
-
-    product = "PostgreSQL"
-    account = "postgres"
+    name, account = "PostgreSQL", "postgres"
+    end_signal, gentle_signal = signal.SIGQUIT, signal.SIGINT
     missing = PostgresMissingError
-    gentle = signal.SIGINT
-
-    def __init__(
-        self,
-        *,
-        durable: bool = False,
-        data: Path | None = None,
-        settings: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(data=data, settings=settings)
-        self.durable = durable
 
     @property
     def uri(self) -> str:
-        """What clients connect to."""
         return f"postgresql://{USER}@/postgres?host={self.folder}"
 
-    def making(self) -> list[str]:
-        initdb = [str(find_postgres() / "initdb"), "--pgdata", str(self.data)]
-        initdb += ["--username", USER, "--auth", "trust", "--encoding", "UTF8"]
-        return [*initdb, "--locale", "C", "--no-sync"]
+    def _making(self) -> list[str]:
+        options = ["--username", USER, "--auth", "trust", "--encoding", "UTF8"]
+        options += ["--locale", "C", "--no-sync", "--pgdata", str(self.data)]
+        return [str(find_postgres() / "initdb"), *options]
 
-    def serving(self) -> list[str]:
+    def _serving(self) -> list[str]:
         settings = {"listen_addresses": "", "unix_socket_directories": str(self.folder)}
         settings |= {} if self.durable else _UNSAFE_AND_FAST
         command = [str(find_postgres() / "postgres"), "-D", str(self.data)]
@@ -72,6 +57,6 @@ class PostgresServer(PrivateServer):
             command += ["-c", f"{name}={value}"]
         return command
 
-    def is_ready(self) -> bool:
+    def _is_ready(self) -> bool:
         ready = [str(find_postgres() / "pg_isready"), "--host", str(self.folder), "--quiet"]
         return subprocess.run(ready, check=False).returncode == 0

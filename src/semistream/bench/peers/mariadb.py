@@ -21,7 +21,12 @@ from semistream.bench.peers.base import (
     records_of,
     write_out,
 )
-from semistream.testing.mariadb import MariaDbMissingError, MariaDbServer, find_mariadb
+from semistream.testing.mariadb import (
+    DATABASE,
+    MariaDBMissingError,
+    MariaDBServer,
+    find_mariadb,
+)
 
 LEAST_BYTES = 6 << 20
 """Less it does not start with."""
@@ -40,7 +45,7 @@ class MariaDb(Lookup):
     def missing(cls) -> str | None:
         try:
             find_mariadb()
-        except MariaDbMissingError as error:
+        except MariaDBMissingError as error:
             return str(error)
         try:
             return super().missing()
@@ -56,7 +61,7 @@ class MariaDb(Lookup):
         fast = {"innodb-buffer-pool-size": "512M", "innodb-log-file-size": "512M"}
         fast |= {"innodb-flush-log-at-trx-commit": "0", "innodb-doublewrite": "0"}
         try:
-            with MariaDbServer(data=beside, settings=fast) as server:
+            with MariaDBServer(data=beside, settings=fast) as server:
                 connection = _connect(server)
                 cursor = connection.cursor()
                 cursor.execute(
@@ -82,7 +87,7 @@ class MariaDb(Lookup):
             "innodb-buffer-pool-dump-at-shutdown": "0",
             "innodb-flush-method": "O_DIRECT" if cold else "fsync",
         }
-        self._server = MariaDbServer(data=self.store, settings=settings).start()
+        self._server = MariaDBServer(data=self.store, settings=settings).start()
         self._connection = _connect(self._server)
         self._cursor = self._connection.cursor(raw=True)
         self._cursor.execute(f"CREATE TEMPORARY TABLE wanted ({KEY} BIGINT) ENGINE=InnoDB")
@@ -99,19 +104,19 @@ class MariaDb(Lookup):
         self._server.stop()
 
 
-def _connect(server: MariaDbServer) -> Any:
+def _connect(server: MariaDBServer) -> Any:
     import mysql.connector
 
     return mysql.connector.connect(
         unix_socket=str(server.socket),
         user="root",
-        database="test",
+        database=DATABASE,
         collation="utf8mb4_general_ci",  # the connector's own choice is MySQL's only
         autocommit=True,
     )
 
 
-def _load(server: MariaDbServer, cursor: Any, rows: pa.RecordBatch, into: str) -> None:
+def _load(server: MariaDBServer, cursor: Any, rows: pa.RecordBatch, into: str) -> None:
     """Have the server read rows from a file: the fastest way in."""
     path = server.folder / "rows.csv"
     csv.write_csv(rows, path, _CSV)

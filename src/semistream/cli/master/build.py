@@ -25,7 +25,7 @@ from semistream.store.sql import read_table
     metavar="COLUMN[,COLUMN…]",
     help="Key column, or several.",
 )
-@click.option("--page-size", help="Bytes of a page, a multiple of 4096. [default: 8192 or more]")
+@click.option("--page-size", help="Bytes of a page, a multiple of 4096. [default: 4096 or more]")
 @click.option("--shards", type=int, default=1, show_default=True, help="Number of page files.")
 @click.option("--fill", type=float, default=1.0, show_default=True, help="Share of a page to fill.")
 @click.option("--frequency", metavar="COLUMN", help="Put rows first that this column says most of.")
@@ -35,7 +35,10 @@ from semistream.store.sql import read_table
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write CSV rows that do not parse to this file instead of stopping at the first.",
 )
-@click.option("--table", help="SOURCE is postgresql://user@host/database: the table to read there.")
+@click.option(
+    "--table",
+    help="SOURCE is postgresql:// or mariadb://user@host/database: the table to read there.",
+)
 @json_option
 def build(
     path: Path,
