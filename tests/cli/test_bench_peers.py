@@ -23,7 +23,7 @@ SMALL = (
 
 def test_peers(run: Run, tmp_path: Path) -> None:
     report = tmp_path / "performance.md"
-    report.write_text("before\n<!-- begin peers -->\nold\n<!-- end peers -->\nafter\n")
+    report.write_text("before\n<!-- begin peers -->\nwhat stood here\n<!-- end peers -->\nafter\n")
     where = ("--workdir", tmp_path / "work", "--out", tmp_path / "out", "--report", report)
     grid = (*SMALL, "--systems", ",".join(SYSTEMS), "--no-spark", "--growth", "3000,5000")
     ended = run("bench", "peers", *grid, *where, "--json")
@@ -38,7 +38,7 @@ def test_peers(run: Run, tmp_path: Path) -> None:
     written = report.read_text()
     assert written.startswith("before\n<!-- begin peers -->\n\n`semistream bench peers`")
     assert written.endswith("<!-- end peers -->\nafter\n")
-    assert "old" not in written
+    assert "what stood here" not in written
     for plot in ("peers-batch-rows.svg", "peers-growth.svg"):
         assert f"](pictures/{plot})" in written
         assert (tmp_path / "pictures" / plot).read_text().startswith("<?xml")

@@ -296,9 +296,10 @@ class Turns:
         self._peer.open(self._memory_bytes, cold=self._cell.cache == COLD)
         self._is_open = True
         warm_s = self._options.seconds / 2
-        large = max(self._cell.batch_rows, WARM_UP_ROWS)
-        self._feed(large, warm_s * WARM_UP_SHARE)
-        self._feed(self._cell.batch_rows, warm_s * (1 - WARM_UP_SHARE))
+        if self._cell.batch_rows < WARM_UP_ROWS:
+            self._feed(WARM_UP_ROWS, warm_s * WARM_UP_SHARE)
+            warm_s *= 1 - WARM_UP_SHARE
+        self._feed(self._cell.batch_rows, warm_s)
 
     def round(self) -> None:
         """One turn. A system that has had twice its time takes no more, if it has a round."""

@@ -108,7 +108,8 @@ GROWTH = "1000000,10000000,50000000"
 @click.option(
     "--stored",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Show (and report) results that --out stored, and run nothing.",
+    multiple=True,
+    help="Show (and report) results that --out stored, and run nothing; may be given repeatedly.",
 )
 @workdir_option
 @out_option
@@ -129,7 +130,7 @@ def peers_command(
     growth: tuple[int, ...],
     seed: int,
     report: Path | None,
-    stored: Path | None,
+    stored: tuple[Path, ...],
     workdir: Path | None,
     out: Path | None,
     as_json: bool,
@@ -158,21 +159,22 @@ def peers_command(
             seconds=seconds,
             seed=seed,
         )
-    if stored is None:
+    if not stored:
         folder = default_workdir() if workdir is None else workdir
         folder.mkdir(parents=True, exist_ok=True)
         done = [*_run(options, folder, growth, spark=spark and not quick)]
         environment = results.environment()
     else:
-        document = json.loads(stored.read_text())
-        environment = document["environment"]
-        done = [_result(plain) for plain in document["results"]]
+        documents = [json.loads(path.read_text()) for path in stored]
+        environment = documents[0]["environment"]
+        done = [_result(plain) for document in documents for plain in document["results"]]
     if out is not None:
         parameters = {
             "rows": options.rows,
             "memory": list(options.memories),
             "skew": list(options.skews),
             "batch_rows": list(options.batch_rows),
+            "cache": list(options.caches),
             "rounds": rounds,
             "seconds": options.seconds,
             "seed": seed,
