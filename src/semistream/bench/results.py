@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,17 +38,22 @@ def store(
     """Write one run into `folder`, under a path made from its parameters; return that path."""
     parts = [f"{name}={_listed(value)}" for name, value in parameters.items()]
     path = folder.joinpath(bench, *parts, "result.json")
+    write(path, bench, parameters, results=[dict(result) for result in results])
+    return path
+
+
+def write(path: Path, bench: str, parameters: Mapping[str, Any], **results: Any) -> None:
+    """Write results with their parameters and the machine's description, all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     document = {
         "bench": bench,
         "parameters": dict(parameters),
         "environment": environment(),
-        "results": [dict(result) for result in results],
+        **results,
     }
     beside = path.with_suffix(".json.new")
     beside.write_text(json.dumps(document, indent=1) + "\n")
     beside.rename(path)
-    return path
 
 
 def _listed(value: Any) -> str:
@@ -61,6 +67,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _commit() -> str | None:
     """The commit of the checkout that this package runs from; None outside of one."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]

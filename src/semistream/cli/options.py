@@ -39,6 +39,18 @@ def out_option(command: _F) -> _F:
     return option(command)
 
 
+def results_option(command: _F) -> _F:
+    """`--results`: where results of the papers' experiments are stored."""
+    option = click.option(
+        "--results",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=Path("results"),
+        show_default=True,
+        help="Folder of stored results.",
+    )
+    return option(command)
+
+
 def memories_option(default: str) -> Callable[[_F], _F]:
     """`--memory` of a grid: several in one word."""
     return click.option(

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pyarrow as pa
 
+from semistream.bench.plots import pyplot
 from semistream.cli import render
 from semistream.cli.options import json_option, names
 from semistream.core.budget import format_bytes, parse_bytes
@@ -254,18 +255,10 @@ def _plain(best: Tuned, found: list[Tuned], rate: float | None) -> dict[str, Any
 
 
 def _draw(best: Tuned, path: Path) -> None:
-    try:
-        import matplotlib as mpl
-
-        mpl.use("agg")
-        from matplotlib import pyplot
-    except ImportError:
-        raise OptionError(
-            "--plot needs matplotlib", hint="pip install 'semistream[plots]'"
-        ) from None
     if path.suffix not in (".svg", ".png", ".pdf"):
         raise OptionError(f"--plot {path} is no picture", hint="end it in .svg or .png")
-    figure, axes = pyplot.subplots(figsize=(6, 4))
+    plots = pyplot("--plot")
+    figure, axes = plots.subplots(figsize=(6, 4))
     axes.plot([point.value for point in best.curve], [point.rows_per_s for point in best.curve],
               marker="o")  # fmt: skip
     axes.set_xscale("log")
@@ -275,5 +268,5 @@ def _draw(best: Tuned, path: Path) -> None:
     axes.set_title(best.join)
     figure.tight_layout()
     figure.savefig(path)
-    pyplot.close(figure)
+    plots.close(figure)
     render.note(f"drawn into {path}")

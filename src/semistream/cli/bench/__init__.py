@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from semistream.cli.bench.list import list_benchmarks
+from semistream.cli.bench.papers import RunGroup, plot_command, report_command, run_command
 from semistream.cli.bench.run_auto import run_auto_command
 from semistream.cli.bench.run_core import run_core_command
 from semistream.cli.bench.run_cost_models import (
@@ -21,12 +22,15 @@ def bench() -> None:
     """Measure the joins; every result is verified before a number is shown."""
 
 
-@bench.group()
+@bench.group(cls=RunGroup)
 def run() -> None:
-    """Run a benchmark."""
+    """Run a benchmark, or experiments of the papers by id (`bench list` has them)."""
 
 
 bench.add_command(list_benchmarks)
+bench.add_command(plot_command)
+bench.add_command(report_command)
+run.add_command(run_command("papers"))
 run.add_command(run_core_command)
 run.add_command(run_shedding_command)
 run.add_command(run_spark_command)
