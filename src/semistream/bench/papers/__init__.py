@@ -8,14 +8,34 @@ docs/reproduction.md from them.
 
 from __future__ import annotations
 
-from semistream.bench.papers import meshjoin
+from semistream.bench.papers import (
+    meshjoin,
+    thesis_3,
+    thesis_4,
+    thesis_5,
+    thesis_6,
+    thesis_7,
+    thesis_8,
+    thesis_appendix,
+)
 from semistream.bench.papers.experiment import PAPERS, Experiment
 from semistream.core.errors import unknown_name
 
 __all__ = ["ALL", "EXPERIMENTS", "PAPERS", "Experiment", "chosen"]
 
+_MODULES = (
+    meshjoin,
+    thesis_3,
+    thesis_4,
+    thesis_5,
+    thesis_6,
+    thesis_7,
+    thesis_8,
+    thesis_appendix,
+)
+
 EXPERIMENTS: dict[str, Experiment] = {
-    one.id: one for module in (meshjoin,) for one in module.EXPERIMENTS
+    one.id: one for module in _MODULES for one in module.EXPERIMENTS
 }
 """All of them by id, in the order of the papers."""
 

@@ -3,8 +3,10 @@
 *Scale.* A paper's R and M are made smaller by the same factor; pages, partitions, the disk and the
 skew stay as they are. Rates then stay what they are, by all equations of the papers: a scan of R
 takes as much less time as fewer rows wait for it, and a partition holds as much more of the rows
-that wait as there are fewer of them. What changes is the share of the stream that the hottest rows
-have under Zipf's law, by a few per cent, and what a fixed buffer takes of a small memory.
+that wait as there are fewer of them.
+
+What is held of the hottest rows is chosen such that it has the same share of the stream as at the
+paper's size, see `Ground.held_rows`.
 
 *Memory.* The papers' rows take more memory than ours do (f = 8 in the thesis: 172 bytes for a
 stream row of 20). So that rates can be compared, a join of ours gets the memory in which as many
@@ -28,6 +30,7 @@ from semistream.bench.papers.machine import Machine
 from semistream.core.errors import BudgetError
 from semistream.core.progress import Report
 from semistream.core.stats import JoinStats
+from semistream.cost import Frequencies, Workload
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.joins.scanning import ScanJoin
@@ -38,9 +41,12 @@ ScaleName = Literal["small", "medium", "paper"]
 SCALES: dict[ScaleName, float] = {"small": 1 / 16, "medium": 1 / 4, "paper": 1.0}
 """By how much R and M are smaller than the papers'."""
 
+COLUMNS = ["price"]
+"""What sales get from their product."""
+
 ENDLESS = 1 << 40
 BATCH_ROWS = 16_384
-ROUNDS, SCAN_ROUNDS = (4.0, 6.0), (1.0, 2.0)
+ROUNDS, SCAN_ROUNDS = (3.0, 13.0), (1.0, 2.0)
 MOST_ROWS = 200_000_000
 """A join that has not filled its memory by then never will."""
 
@@ -129,6 +135,12 @@ class Ground:
         """Rows of R, or of the stream, at this scale."""
         return max(round(rows * self.share), 1)
 
+    def held_rows(self, rows: float, of: float, skew: float) -> float:
+        """How many of the hottest rows have the share of the stream that `rows` out of `of` have at
+        the paper's size."""
+        share = Frequencies.zipf(round(of), skew).top(rows)
+        return Frequencies.zipf(self.scaled(of), skew).reach(share)
+
     def kept(self, name: str, make: Callable[[], FileMaster]) -> FileMaster:
         """A master that stays open until the end; opened, and built if need be, by `make`."""
         if name not in self._open:
@@ -165,6 +177,10 @@ class Ground:
         has R sorted; with "random" they lie anywhere.
         """
         master = self.products(rows)
+        if held.cached:
+            sizes = Workload.of(master, sale_schema(), "product_id", columns=COLUMNS)
+            cache = held.cached * sizes.cached_bytes
+            options["cache_share"] = cache / (cache + held.waiting * sizes.slot_bytes)
         if rows not in self._prices:
             batch = product_rows(np.arange(rows))
             self._prices = {rows: batch.column("price").to_numpy()}
@@ -183,7 +199,7 @@ class Ground:
                 on="product_id",
                 schema=sale_schema(),
                 memory=memory,
-                columns=["price"],
+                columns=COLUMNS,
                 seed=self.seed,
                 **options,
             ),
@@ -234,8 +250,8 @@ def play(
     The join gets `memory_bytes`, or what it needs for `held`. It is fed until its memory is full,
     then until `rounds[0]` times the rows that wait have been answered after waiting, and
     `rounds[1]` times as many are counted. In the end it is drained, and all that it gave is
-    checked. A join that chooses what it reads starts with all rows of the same age and goes through
-    waves of many and of few answers, so that it needs more rounds than a scan. INLJ gets row by
+    checked. A join that chooses what it reads answers many rows at once when the hottest partition
+    is loaded, about once a round, so that it needs more rounds than a scan. INLJ gets row by
     row, as the papers have it, so that no rows share a read; its pool counts as what it holds.
     """
     memory = memory_for(make, held) if memory_bytes is None else memory_bytes
