@@ -379,7 +379,7 @@ def _holds(make: Callable[[int], Operator], memory: int, held: Held) -> bool:
         return False
     with operator:
         plan, row = operator.plan, row_bytes(operator)
-        waiting = plan.shares.get("waiting rows", 0) / row
+        waiting = (plan.shares.get("waiting rows") or plan.shares.get("stream and cache", 0)) / row
         pool = plan.shares.get("buffer pool", 0) / operator.master.page_bytes
         return waiting >= held.waiting and pool >= held.pool_pages
 

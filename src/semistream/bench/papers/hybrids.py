@@ -57,8 +57,12 @@ def play(
     held_rows: float = 0.0,
     waiting: float | None = None,
     is_sorted: bool = True,
+    **more: Any,
 ) -> Played:
-    """Run a join of ours with as many rows as the thesis's memory holds, at the ground's scale."""
+    """Run a join of ours with as many rows as the thesis's memory holds, at the ground's scale.
+
+    `more` are options of the join.
+    """
     share = ground.share
     if waiting is None:
         buffer = SCAN_PAGES if join in SCANS else pages
@@ -79,6 +83,7 @@ def play(
         skew=one.skew,
         placement="rank" if is_sorted else "random",
         **options,
+        **more,
     )
 
 
