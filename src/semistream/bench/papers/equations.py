@@ -14,6 +14,7 @@ import numpy as np
 
 from semistream.bench.papers.machine import CACHED, PAGE_BYTES, Machine
 from semistream.cost import Frequencies, intake
+from semistream.cost.probing import CACHE_SHARE
 from semistream.joins.rmeshjoin import logical_partitions
 
 MB = 1 << 20
@@ -160,7 +161,8 @@ def family(
 
     `pages` are loaded in an iteration, the `held_rows` most frequent rows of R stay in memory. The
     intake is that of the repaired model (`semistream.cost.intake.hybrid`) on what is left of the
-    stream, not the printed one; misses of a cache are charged for their look-up. `waiting` and
+    stream, not the printed one; misses of a cache are charged for their look-up, and a cache that
+    is filled by a threshold answers less than one of the most frequent rows. `waiting` and
     `probed_rows` are h_S and the rows that X-HYBRIDJOIN probes with, unless the memory says them.
     """
     if waiting is None:
@@ -169,7 +171,9 @@ def family(
     rows = pages * PAGE_BYTES / ROW_BYTES
     asked = Frequencies.zipf(round(setting.rows), setting.skew)
     share = asked.top(held_rows)
-    edges = np.append(np.arange(held_rows, setting.rows, rows), setting.rows)
+    if join == "cachejoin":
+        share *= CACHE_SHARE
+    edges = np.append(np.arange(asked.reach(share), setting.rows, rows), setting.rows)
     masses = np.diff([asked.top(edge) for edge in edges])
     waited = intake.hybrid(masses, waiting).rows
     held = waited * share / max(1 - share, 1e-9)

@@ -43,11 +43,6 @@ def tuning(ground: Ground, join: str, series: str, pages: int, held_rows: float)
     return run_rate(ground, join, setting(), pages=pages, held_rows=held_rows)
 
 
-def best_cache_rows() -> float:
-    """h_R of the tuned join with the usual sizes."""
-    return tuned_rows(JOIN, setting())
-
-
 def _run(ground: Ground, one: Setting, series: str) -> Measured:
     return run_rate(ground, series, one, held_rows=tuned_rows(series, one))
 
@@ -92,7 +87,9 @@ EXPERIMENTS = (
         clock="modelled",
         fixed=USUAL,
         claim="both agree to 1.5 %",
-        cell=lambda ground, x, series: tuning(ground, JOIN, series, int(x), best_cache_rows()),
+        cell=lambda ground, x, series: tuning(
+            ground, JOIN, series, int(x), tuned_rows(JOIN, setting())
+        ),
         rule=lambda c: models_agree(c, 0.08, rises),
         as_claimed=lambda x, series: x * (1.015 if series == "model" else 1),
         cost=3,

@@ -228,6 +228,8 @@ EXPERIMENTS = (
         cell=lambda ground, x, series: _optimised(ground, series, cached=x),
         rule=lambda c: judge([falls(c[W_S], "w_S", by=1.05)]),
         as_claimed=lambda x, series: x if series == W_N else x**-0.2,
+        remark="The thesis takes the part of the whole stream that asks for a partition; only what"
+        " misses the cache waits for it (contradiction 20).",
         cost=3,
     ),
 )
