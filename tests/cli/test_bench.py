@@ -141,3 +141,43 @@ def test_shedding(run: Run, tmp_path: Path) -> None:
     assert stored["results"] == ended.json
     assert "optimum" in run("bench", "run", "shedding", *small).out
     assert run("bench", "run", "shedding", "--draw", "often").code == 2
+
+
+def test_an_experiment_of_a_paper(run: Run, tmp_path: Path) -> None:
+    options = ("--results", tmp_path / "results", "--workdir", tmp_path)
+    ended = run("bench", "run", "M-5a", *options, "--json")
+    assert ended.code == 0
+    (one,) = ended.json
+    assert (one["id"], one["paper"], one["scale"]) == ("M-5a", "meshjoin", "small")
+    assert one["verdict"] == "reproduced"
+    assert "12 cells, of which 0 are stored" in ended.err
+    assert "12 cells, of which 12 are stored" in run("bench", "run", "M-5a", *options).err
+    listed = {one["id"]: one for one in run("bench", "list", *options[:2], "--json").json}
+    assert listed["M-5a"]["verdict"] == "reproduced"
+    assert listed["M-5a"]["claim"]
+    assert listed["M-10b"]["verdict"] is None
+    assert listed["M-10b"]["paper"] == "meshjoin"
+    assert listed["core"]["paper"] is None
+
+
+def test_plots_and_report_of_stored_results(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    options = ("--results", tmp_path / "results")
+    run("bench", "run", "M-5a", *options, "--workdir", tmp_path)
+    drawn = run("bench", "plot", "M-5a", *options, "--to", tmp_path, "--format", "png", "--json")
+    assert drawn.json == [str(tmp_path / "M-5a.png")]
+    assert (tmp_path / "M-5a.png").read_bytes().startswith(b"\x89PNG")
+    page = tmp_path / "docs" / "reproduction.md"
+    told = run("bench", "report", *options, "--to", page, "--json").json
+    assert told["reproduced"] == 1
+    assert (page.parent / "pictures" / "papers" / "M-5a.svg").exists()
+    assert "](pictures/papers/M-5a.svg)" in page.read_text()
+    missing = run("bench", "plot", "T3-2", *options, "--to", tmp_path)
+    assert missing.code == 2
+    assert "semistream bench run T3-2" in missing.err
+
+
+def test_unknown_experiments(run: Run) -> None:
+    assert run("bench", "run", "M-99").code == 2
+    assert run("bench", "plot", "M-99").code == 2
+    assert "--scale" in run("bench", "run", "thesis-5", "--help").out

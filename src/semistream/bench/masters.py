@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -67,14 +68,20 @@ def product_master(
     source = products(rows, seed=seed)
     if sold_by is not None:
         source = _with_demand(source, rows, sold_by)
+    frequency = None if sold_by is None else DEMAND
+    options = {"frequency": frequency, "shards": shards, "report": report}
+    return kept_master(path, source, "product_id", rows, io=io, **options)
+
+
+def kept_master(
+    path: Path, source: pa.RecordBatchReader, key: str, rows: int, *, io: str, **options: Any
+) -> FileMaster:
+    """Open the master of `rows` rows at `path`, building it from `source` where it is not sound."""
     if not _is_sound(path, rows, source.schema):
-        workdir.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(path, ignore_errors=True)
-        frequency = None if sold_by is None else DEMAND
         try:
-            build_master(
-                path, source, "product_id", frequency=frequency, shards=shards, report=report
-            )
+            build_master(path, source, key, **options)
         except StoreError:
             # Another run may have put the same master in place meanwhile.
             if not _is_sound(path, rows, source.schema):

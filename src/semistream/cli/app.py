@@ -16,6 +16,7 @@ from semistream.cli.demo import demo
 from semistream.cli.master import master
 from semistream.cli.run import run
 from semistream.cli.tune import tune
+from semistream.cli.workload import workload
 from semistream.core.errors import SemiStreamError
 
 
@@ -61,5 +62,5 @@ def main() -> None:
     """Join a stream with a master table on disk that is larger than memory."""
 
 
-for command in (demo, run, dashboard, master, algorithms, tune, bench):
+for command in (demo, run, dashboard, master, algorithms, tune, workload, bench):
     main.add_command(command)

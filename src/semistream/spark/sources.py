@@ -55,7 +55,8 @@ class Workload:
     `batch_rows` rows. With a `rate`, rows arrive at that many per second, evenly or, if `bursty`,
     in bursts around it; without one they are all there at once. `distribution` is zipf with
     exponent `skew` or uniform over the keys of `products` products, `placement` and `missing` as
-    in `semistream.workloads.sales`. `partitions` is the number of tasks that make a micro-batch.
+    in `semistream.workloads.sales` (`moving` is the SSIJ paper's temporal locality), `pareto` as in
+    `bursty_counts`. `partitions` is the number of tasks that make a micro-batch.
     """
 
     distribution: str = "zipf"
@@ -68,6 +69,7 @@ class Workload:
     batch_rows: int = 100_000
     rate: float | None = None
     bursty: bool = False
+    pareto: float | None = None
     partitions: int | None = None
 
     @classmethod
@@ -103,9 +105,14 @@ class Workload:
             raise OptionError(f"rows={self.rows} is negative", hint="leave it out for no end")
         if self.bursty and self.rate is None:
             raise OptionError("bursty needs a rate", hint='add .option("rate", 50000)')
-        if self.rate is not None:
-            Arrivals(self.rate)
+        self.arrivals()
         self.part(0, 0)
+
+    def arrivals(self) -> Arrivals | None:
+        """When rows arrive; None if all are there at once."""
+        if self.rate is None:
+            return None
+        return Arrivals(self.rate, bursty=self.bursty, pareto=self.pareto, seed=self.seed)
 
     def part(self, start: int, end: int) -> pa.RecordBatchReader:
         """Sales number start .. end - 1."""
@@ -225,11 +232,7 @@ class WorkloadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, workload: Workload, clock: Clock | None = None) -> None:
         self.workload = workload
         self._clock = clock or SystemClock()
-        self._arrivals = (
-            None
-            if workload.rate is None
-            else Arrivals(workload.rate, bursty=workload.bursty, seed=workload.seed)
-        )
+        self._arrivals = workload.arrivals()
         self._began_ns: int | None = None
         self._before_ns = 0
 

@@ -8,8 +8,8 @@ part can be made again alone, and a join's output can be checked without storing
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,13 @@ from semistream.kernels.jit import kernel
 from semistream.workloads.permutation import permute, random_word, stream_key, unit_float
 from semistream.workloads.zipf import zipf_ranks
 
-Placement = Literal["random", "rank"]
+Placement = Literal["random", "rank", "moving"]
+
+INTERVALS = 20
+"""Parts of the ids through which the demand moves with `placement="moving"`."""
+
+INTERVAL_SALES = 8
+"""Sales per id of such a part before the demand moves on."""
 
 INFO_BYTES = 88
 """Fills a product up to 120 bytes: four numbers of 8 bytes and this."""
@@ -61,15 +67,23 @@ def sale_schema() -> pa.Schema:
 
 
 def product_rows(
-    product_ids: npt.ArrayLike, *, seed: int = 0, key_name: str = "product_id"
+    product_ids: npt.ArrayLike,
+    *,
+    seed: int = 0,
+    key_name: str = "product_id",
+    numbers: npt.NDArray[np.int64] | None = None,
 ) -> pa.RecordBatch:
-    """The master rows of the given products, in the order given (ids may repeat)."""
+    """The master rows of the given products, in the order given (ids may repeat).
+
+    The other columns follow from the id or, where rows of one id shall differ, from `numbers`.
+    """
     ids = np.ascontiguousarray(product_ids, dtype=np.int64).reshape(-1)
     price = np.empty(len(ids), dtype=np.float64)
     stock = np.empty(len(ids), dtype=np.int64)
     supplier = np.empty(len(ids), dtype=np.int64)
     info = np.empty(len(ids) * _INFO_WORDS, dtype=np.uint64)
-    _fill_products(ids, price, stock, supplier, info, stream_key(seed, "products"))
+    told_by = ids if numbers is None else numbers
+    _fill_products(told_by, price, stock, supplier, info, stream_key(seed, "products"))
     # Fixed byte order, so that the same seed gives the same bytes on every machine.
     info_bytes = pa.py_buffer(info.astype("<u8", copy=False))
     columns = [
@@ -95,18 +109,46 @@ def products(
     `shuffled` puts them in a pseudo-random order that depends on the seed; otherwise they come
     by id. A product's other columns depend only on the seed and its id, see `product_rows`.
     """
-    _check_sizes(rows, batch_rows)
     if key_name in ("price", "stock", "supplier_id", "info"):
         raise OptionError(f"the key cannot be called {key_name!r}: another column is")
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for begin in range(0, rows, batch_rows):
-            ids = np.arange(begin, min(begin + batch_rows, rows), dtype=np.int64)
-            if shuffled:
-                ids = permute(ids, rows, seed)
-            yield product_rows(ids, seed=seed, key_name=key_name)
+    def made(begin: int, end: int) -> pa.RecordBatch:
+        ids = np.arange(begin, end, dtype=np.int64)
+        if shuffled:
+            ids = permute(ids, rows, seed)
+        return product_rows(ids, seed=seed, key_name=key_name)
 
-    return pa.RecordBatchReader.from_batches(product_schema(key_name), batches())
+    return _read(rows, batch_rows, product_schema(key_name), made)
+
+
+def repeated_products(
+    rows: int, *, ids: int, skew: float = 0.0, seed: int = 0, batch_rows: int = 65_536
+) -> pa.RecordBatchReader:
+    """A master of `rows` rows whose ids are drawn from [0, ids), Zipf-distributed by `skew`.
+
+    Ids occur several times or not at all; with a skew, small ids are the frequent ones. Rows of
+    one id differ in the other columns.
+    """
+
+    def made(begin: int, end: int) -> pa.RecordBatch:
+        drawn = zipf_ranks(ids, skew, end - begin, seed, start=begin) - 1
+        return product_rows(drawn, seed=seed, numbers=np.arange(begin, end, dtype=np.int64))
+
+    return _read(rows, batch_rows, product_schema(), made)
+
+
+def products_of_k(
+    ids: int, k: int, *, seed: int = 0, batch_rows: int = 65_536
+) -> pa.RecordBatchReader:
+    """A master in which each id of [0, ids) occurs exactly `k` times, in a random order."""
+    if ids < 1 or k < 1:
+        raise OptionError(f"{ids} ids, each {k} times: both must be at least 1")
+
+    def made(begin: int, end: int) -> pa.RecordBatch:
+        numbers = permute(np.arange(begin, end, dtype=np.int64), ids * k, seed)
+        return product_rows(numbers // k, seed=seed, numbers=numbers)
+
+    return _read(ids * k, batch_rows, product_schema(), made)
 
 
 def sales(
@@ -124,38 +166,59 @@ def sales(
 
     A sale's product has a Zipf-distributed rank with exponent `skew`. With `placement="rank"`
     its id is rank - 1, so that products in demand have neighbouring ids; with `"random"` ranks
-    are scattered over all ids. A share `missing` of the sales, independently of everything else,
+    are scattered over all ids. With `"moving"` (SSIJ's temporal locality) the ids are cut into
+    `INTERVALS` parts, and only one of them is in demand, by rank, for `INTERVAL_SALES` sales per
+    id of it; then the next. A share `missing` of the sales, independently of everything else,
     names a product that the master lacks: an id in [products, 2 * products).
     """
-    _check_sizes(rows, batch_rows)
     if products < 1:
         raise OptionError(f"a master of {products} products has no keys", hint="products >= 1")
-    if placement not in ("random", "rank"):
-        raise OptionError(f"there is no placement {placement!r}", hint='use "random" or "rank"')
+    if placement not in get_args(Placement):
+        known = ", ".join(get_args(Placement))
+        raise OptionError(f"there is no placement {placement!r}", hint=f"use one of {known}")
     if not 0.0 <= missing <= 1.0:
         raise OptionError(f"missing={missing} is not a share", hint="give a number from 0 to 1")
     if start < 0:
         raise OptionError(f"the stream has no position {start}", hint="start >= 0")
+    zipf_ranks(products, skew, 0, seed)  # raises for a skew that makes no sense
     key = stream_key(seed, "sales")
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for begin in range(start, start + rows, batch_rows):
-            count = min(batch_rows, start + rows - begin)
-            ids = zipf_ranks(products, skew, count, seed, start=begin) - 1
-            if placement == "random":
-                ids = permute(ids, products, seed)
-            quantity = np.empty(count, dtype=np.int32)
-            _fill_sales(ids, quantity, np.int64(products), missing, key, np.uint64(begin))
-            sale_id = np.arange(begin, begin + count, dtype=np.int64)
-            columns = [pa.array(ids), pa.array(quantity), pa.array(sale_id)]
-            yield pa.RecordBatch.from_arrays(columns, schema=sale_schema())
+    def made(begin: int, end: int) -> pa.RecordBatch:
+        sale_id = np.arange(start + begin, start + end, dtype=np.int64)
+        if placement == "moving":
+            ids = _moving_ids(sale_id, products, skew, seed)
+        else:
+            ids = zipf_ranks(products, skew, end - begin, seed, start=start + begin) - 1
+        if placement == "random":
+            ids = permute(ids, products, seed)
+        quantity = np.empty(end - begin, dtype=np.int32)
+        _fill_sales(ids, quantity, np.int64(products), missing, key, np.uint64(start + begin))
+        columns = [pa.array(ids), pa.array(quantity), pa.array(sale_id)]
+        return pa.RecordBatch.from_arrays(columns, schema=sale_schema())
 
-    return pa.RecordBatchReader.from_batches(sale_schema(), batches())
+    return _read(rows, batch_rows, sale_schema(), made)
 
 
-def _check_sizes(rows: int, batch_rows: int) -> None:
+def _moving_ids(
+    sale_id: npt.NDArray[np.int64], products: int, skew: float, seed: int
+) -> npt.NDArray[np.int64]:
+    size = max(products // INTERVALS, 1)
+    ranks = zipf_ranks(size, skew, len(sale_id), seed, start=int(sale_id[0])) - 1
+    part = sale_id // (INTERVAL_SALES * size) % INTERVALS
+    moved: npt.NDArray[np.int64] = np.minimum(part * size + ranks, products - 1)
+    return moved
+
+
+def _read(
+    rows: int, batch_rows: int, schema: pa.Schema, made: Callable[[int, int], pa.RecordBatch]
+) -> pa.RecordBatchReader:
+    """`rows` rows, made batch by batch; `made` is called with the positions of its rows."""
     if rows < 0 or batch_rows < 1:
         raise OptionError(f"rows={rows}, batch_rows={batch_rows}: at least 0 and 1 are needed")
+    batches: Iterator[pa.RecordBatch] = (
+        made(begin, min(begin + batch_rows, rows)) for begin in range(0, rows, batch_rows)
+    )
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 @kernel

@@ -9,7 +9,10 @@ docs/reproduction.md from them.
 from __future__ import annotations
 
 from semistream.bench.papers import (
+    lookup,
     meshjoin,
+    ssbj,
+    ssij,
     thesis_3,
     thesis_4,
     thesis_5,
@@ -32,6 +35,9 @@ _MODULES = (
     thesis_7,
     thesis_8,
     thesis_appendix,
+    lookup,
+    ssij,
+    ssbj,
 )
 
 EXPERIMENTS: dict[str, Experiment] = {

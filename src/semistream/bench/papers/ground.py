@@ -125,6 +125,7 @@ class Ground:
     report: Report | None = None
     _open: dict[str, FileMaster] = field(default_factory=dict, repr=False)
     _prices: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict, repr=False)
+    _played: dict[tuple[Any, ...], Played] = field(default_factory=dict, repr=False)
 
     @property
     def share(self) -> float:
@@ -174,8 +175,26 @@ class Ground:
         """Join sales with the master of so many products, see `play`.
 
         With `placement="rank"` the products that sell most come first in the master, as the thesis
-        has R sorted; with "random" they lie anywhere.
+        has R sorted; with "random" they lie anywhere. What was played with the same arguments is
+        not played again: many experiments have such points in common.
         """
+        key = (join, rows, held, skew, placement, rounds, *sorted(options.items()))
+        if key not in self._played:
+            self._played[key] = self._play_sales(
+                join, rows, held, skew, placement, rounds, dict(options)
+            )
+        return self._played[key]
+
+    def _play_sales(
+        self,
+        join: str,
+        rows: int,
+        held: Held,
+        skew: float,
+        placement: Placement,
+        rounds: tuple[float, float] | None,
+        options: dict[str, Any],
+    ) -> Played:
         master = self.products(rows)
         if held.cached:
             sizes = Workload.of(master, sale_schema(), "product_id", columns=COLUMNS)
@@ -360,7 +379,7 @@ def _holds(make: Callable[[int], Operator], memory: int, held: Held) -> bool:
         return False
     with operator:
         plan, row = operator.plan, row_bytes(operator)
-        waiting = plan.shares.get("waiting rows", 0) / row
+        waiting = (plan.shares.get("waiting rows") or plan.shares.get("stream and cache", 0)) / row
         pool = plan.shares.get("buffer pool", 0) / operator.master.page_bytes
         return waiting >= held.waiting and pool >= held.pool_pages
 

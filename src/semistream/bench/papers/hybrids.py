@@ -8,7 +8,7 @@ from typing import Any
 from semistream.bench.papers.equations import MB, ROW_BYTES, Family, Setting, best_held, family
 from semistream.bench.papers.experiment import Axis, Measured
 from semistream.bench.papers.ground import Ground, Held, Played
-from semistream.bench.papers.machine import CACHED, PAGE_BYTES, THESIS
+from semistream.bench.papers.machine import CACHED, PAGE_BYTES, THESIS, Machine
 
 PARTITION_PAGES = 7
 """60 KB, the thesis's disk buffer for HYBRIDJOIN, in whole pages."""
@@ -29,6 +29,10 @@ USUAL = {"M": "50 MB", "n_R": "2 M", "e": "1"}
 SCANS = ("meshjoin", "rmeshjoin")
 HOLDING = ("xhybridjoin", *CACHED)
 """Joins that hold the most frequent rows of R."""
+
+
+DISK_ALONE = Machine(THESIS.disk)
+"""The thesis's disk, with a processor that costs nothing."""
 
 
 def setting(memory: float = 50, rows: float = 2, skew: float = 1.0) -> Setting:
@@ -53,8 +57,12 @@ def play(
     held_rows: float = 0.0,
     waiting: float | None = None,
     is_sorted: bool = True,
+    **more: Any,
 ) -> Played:
-    """Run a join of ours with as many rows as the thesis's memory holds, at the ground's scale."""
+    """Run a join of ours with as many rows as the thesis's memory holds, at the ground's scale.
+
+    `more` are options of the join.
+    """
     share = ground.share
     if waiting is None:
         buffer = SCAN_PAGES if join in SCANS else pages
@@ -75,6 +83,7 @@ def play(
         skew=one.skew,
         placement="rank" if is_sorted else "random",
         **options,
+        **more,
     )
 
 
@@ -83,9 +92,9 @@ def held_here(ground: Ground, one: Setting, rows: float) -> float:
     return ground.held_rows(rows, one.rows, one.skew) if rows else 0.0
 
 
-def rate(played: Played, held_rows: float = 0.0) -> Measured:
+def rate(played: Played, held_rows: float = 0.0, machine: Machine = THESIS) -> Measured:
     """The rate on the thesis's machine; `held_rows`, as many as there, are probed every loop."""
-    return Measured(played.rate(THESIS, held_rows), played.verified, played.facts())
+    return Measured(played.rate(machine, held_rows), played.verified, played.facts())
 
 
 def run_rate(
@@ -96,10 +105,11 @@ def run_rate(
     pages: int = PARTITION_PAGES,
     held_rows: float = 0.0,
     is_sorted: bool = True,
+    machine: Machine = THESIS,
 ) -> Measured:
     """Run a join and give its rate."""
     played = play(ground, join, one, pages=pages, held_rows=held_rows, is_sorted=is_sorted)
-    return rate(played, held_rows if join == "xhybridjoin" else 0.0)
+    return rate(played, held_rows if join == "xhybridjoin" else 0.0, machine)
 
 
 def model(
