@@ -31,6 +31,7 @@ from semistream.cost import MODELS
 from semistream.cost.frequencies import Frequencies
 from semistream.cost.model import far, looked_up
 from semistream.cost.units import COST_NAMES, Costs, Loop, ReadCost, UnitCosts, counted
+from semistream.joins.indexed import SPARE_ROWS
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.kernels.timing import read_only_runs
@@ -364,7 +365,7 @@ def _slice(
     share = hits / rows
     free = waits / turns
     if run.join == "sweepjoin":
-        looked = looked_up(rows / turns) * turns
+        looked = rows + SPARE_ROWS * turns
     elif run.join in ("ssij", "memoryjoin"):
         looked = rows
     else:

@@ -12,7 +12,7 @@ from semistream.core.budget import format_bytes
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
-from semistream.joins.indexed import INTAKE_ROWS, RUNS
+from semistream.joins.indexed import INTAKE_ROWS, RUNS, SPARE_ROWS
 from semistream.joins.operator import MOST_OUTPUT_ROWS
 from semistream.kernels.matching import WORK_ROWS
 
@@ -183,7 +183,7 @@ def looked_up(free: float, hit_share: float = 0.0) -> float:
     """
     looked, miss = 0.0, max(1 - hit_share, 1e-6)
     while free >= 1:
-        block = min(INTAKE_ROWS, 256 + 3 * free)
+        block = min(INTAKE_ROWS, SPARE_ROWS + 3 * free)
         looked += block
         if block * miss >= free:
             break

@@ -10,13 +10,13 @@ from semistream.cost.model import (
     Plan,
     far,
     index_scratch,
-    looked_up,
     output_bytes,
     output_rows,
     row_room,
 )
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
+from semistream.joins.indexed import SPARE_ROWS
 from semistream.joins.sweepjoin import (
     BUFFER_PART,
     GAP_BYTES,
@@ -112,7 +112,7 @@ class SweepJoinModel(CostModel):
         pages, requests, seeks = intake.runs(wanted, gap, longest)
         results = rows * workload.results
         calls = results / plan.output_rows
-        looked = looked_up(plan.output_rows / workload.results) * calls
+        looked = rows + SPARE_ROWS * calls
         return Loop(
             rows=rows,
             hits=rows - waits,

@@ -37,7 +37,10 @@ from semistream.store.keys import Keys
 from semistream.store.layout import PackedColumns
 
 INTAKE_ROWS = 8192
-"""Rows looked up together on their way in."""
+"""Rows looked up together on their way in, at most."""
+
+SPARE_ROWS = 256
+"""Rows looked up beyond those for which there seems to be room."""
 
 RUNS = 64
 """Runs planned ahead."""
@@ -133,8 +136,12 @@ class IndexedJoin(Operator):
         assert self._out is not None
         free = max(self.waiting.capacity - self.waiting.rows, 0)
         if self.joins_when_fed:
-            free += int(self._out.out.room - self._out.out.rows)
-        return min(INTAKE_ROWS, 256 + 3 * free)
+            # Rows leave as others come: for each there is a result, and so room in the output.
+            return min(
+                INTAKE_ROWS, SPARE_ROWS + free + int(self._out.out.room - self._out.out.rows)
+            )
+        # Those that the cache answers take no room.
+        return min(INTAKE_ROWS, SPARE_ROWS + 3 * free)
 
     def _feed(self, keys: Keys, packed: PackedColumns, start: int, end: int) -> int:
         """Take in rows `start` to `end`, joining pages to make room where the algorithm does so."""
