@@ -71,7 +71,7 @@ def test_no_join_reads_fewer_pages_than_the_bounds(
     folder = tmp_path_factory.getbasetemp()
     (stream,) = sales(60_000, products=ROWS, skew=skew, batch_rows=60_000).read_all().to_batches()
     with product_master(folder, ROWS) as master:
-        trace = Trace.of(master, stream, "product_id")
+        trace = Trace.of(master, [stream], "product_id")
         pages = master.pages
     bound = fewest_reads(trace, memory, master_row_bytes=120, stream_row_bytes=20)
     assert bound <= reads(Waiting(folder, ROWS), stream, 5000, memory)
@@ -96,7 +96,7 @@ def reads(join: Drained, stream: pa.RecordBatch, batch_rows: int, memory: int) -
 def test_bounds_grow_as_memory_shrinks(tmp_path: Path) -> None:
     (stream,) = sales(50_000, products=ROWS, skew=0.5, batch_rows=50_000).read_all().to_batches()
     with product_master(tmp_path, ROWS) as master:
-        trace = Trace.of(master, stream, "product_id")
+        trace = Trace.of(master, [stream], "product_id")
     bounds = [
         fewest_reads(trace, memory, master_row_bytes=120, stream_row_bytes=20)
         for memory in (10_000, 100_000, 1_000_000, 10_000_000)

@@ -47,6 +47,25 @@ def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path)
     assert len(list((tmp_path / "work").glob("spark-*/"))) == 0, "what a run needs is removed"
 
 
+def test_lookups_by_hand_are_verified(run: Run, spark: SparkSession, tmp_path: Path) -> None:
+    from semistream.bench.peers.postgres import Postgres
+    from semistream.bench.peers.rocksdb import RocksDb
+    from semistream.bench.spark import BY_HAND
+
+    for kind in (RocksDb, Postgres):
+        lack = kind.missing()
+        if lack is not None:
+            pytest.skip(lack)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # the server runs as another user
+    options = ["--seconds", 0.2, "--workdir", tmp_path, "--systems", ",".join(BY_HAND)]
+    ended = run(*SMALL, *options, "--json")
+    assert ended.code == 0, ended.err
+    assert [(cell["system"], cell["verified"]) for cell in ended.json] == [
+        (name, True) for name in BY_HAND
+    ]
+
+
 def test_a_wrong_result_ends_with_code_1(
     run: Run, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

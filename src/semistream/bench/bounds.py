@@ -5,6 +5,7 @@ See docs/limits.md for what each bound assumes and why it holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from semistream.store.file import FileMaster
 
 _I64 = npt.NDArray[np.int64]
 
-WINDOWS = (0.25, 0.5, 1, 2, 4, 8, 16)
+WINDOWS = (0.25, 0.5, 1, 2, 3, 4, 6)
 """Lengths of windows that are tried, in rows that the memory could hold waiting."""
 
 
@@ -29,12 +30,16 @@ class Trace:
     pages: _I64
 
     @classmethod
-    def of(cls, master: FileMaster, stream: pa.RecordBatch, key: str) -> Trace:
+    def of(cls, master: FileMaster, stream: Iterable[pa.RecordBatch], key: str) -> Trace:
         """The trace of a stream of integer keys that all have a partner."""
-        keys = np.ascontiguousarray(stream.column(key).to_numpy(), np.int64)
+        keys = np.concatenate([batch.column(key).to_numpy() for batch in stream]).astype(np.int64)
         pages = np.empty(len(keys), np.int32)
         master.locate(keys, np.full(len(keys), -1, np.int32), pages)
         return cls(keys, pages.astype(np.int64))
+
+    def head(self, rows: int) -> Trace:
+        """Its first rows."""
+        return Trace(self.keys[:rows], self.pages[:rows])
 
     def __len__(self) -> int:
         return len(self.keys)
