@@ -167,15 +167,17 @@ def play_table(
     ground: Ground,
     join: str,
     table: Table,
-    room_bytes: float,
+    room_bytes: float = 0.0,
     *,
+    held: Held | None = None,
     rounds: tuple[float, float] | None = None,
     **options: Any,
 ) -> Played:
     """Join a table's stream with its master.
 
     The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
-    buffers, output) is not counted, since at a small scale that would be most of the memory.
+    buffers, output) is not counted, since at a small scale that would be most of the memory. Or it
+    has the memory in which it holds what is `held`.
     """
     master = table.master(ground)
     schema, stream = table.stream()
@@ -194,6 +196,8 @@ def play_table(
             **options,
         )
 
+    if held is not None:
+        return play(make, check.watch(stream), held, check, rounds=rounds)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)
     if join in SCANS and "chunk" not in options:
