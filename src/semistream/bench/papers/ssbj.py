@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from semistream.bench.papers.equations import MESHJOIN_FUDGE
 from semistream.bench.papers.experiment import Axis, Experiment, Measured
@@ -44,8 +45,8 @@ SIZES = (20.0, 40, 60, 80, 100)
 SKEW = Axis("Zipf exponent of the stream")
 SMALLER = (
     "R is 1/31 of the paper's at the scale `paper`. The paper's numbers contradict each other: a"
-    " cache that answers 54 % of the rows at most cannot give more than 2.2 times the rate (contradiction"
-    " 37)."
+    " cache that answers 54 % of the rows at most cannot give more than 2.2 times the rate"
+    " (contradiction 37)."
 )
 
 
@@ -56,7 +57,7 @@ def _table(ground: Ground, rows: float, skew: float = 1.0) -> Table:
     return Table(f"repeated-{here}", workload, "stock", 20)
 
 
-def _play(ground: Ground, series: str, table: Table, room_bytes: float, **options: float) -> Played:
+def _play(ground: Ground, series: str, table: Table, room_bytes: float, **options: Any) -> Played:
     rounds = SETTLED if series == JOIN else None
     return play_table(ground, series, table, room_bytes, rounds=rounds, **options)
 
@@ -481,8 +482,8 @@ EXPERIMENTS = (
             cell=_loop(skew),  # type: ignore[arg-type]
             rule=_model_is_close,
             as_claimed=lambda x, series: 1 / x,
-            remark="The model is given how many rows wait, and says what a cache of the hottest keys"
-            " in the rest of the memory saves.",
+            remark="The model is given how many rows wait, and says what a cache of the hottest"
+            " keys in the rest of the memory saves.",
             cost=4,
         )
         for id_, skew in (("B-6c", 0.0), ("B-6d", 1.0))

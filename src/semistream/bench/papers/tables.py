@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from semistream.bench.masters import kept_master
 from semistream.bench.papers.ground import ENDLESS, Ground, Held, Played, play
+from semistream.bench.papers.machine import Machine
+from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
@@ -25,7 +27,7 @@ from semistream.store.manifest import FORMAT
 from semistream.workloads import Workload
 
 SCANS = ("meshjoin", "ssbj")
-ROWS_PER_CHUNK = 128
+LOST = 0.03
 
 LOADED_ROWS = 400_000
 """Rows of a finite stream that are loaded and played in a loop."""
@@ -97,6 +99,28 @@ def _filled(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
                 pa.FixedSizeBinaryArray.from_buffers(one.type, batch.num_rows, [None, nothing])
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class DiskClock:
+    """The time that a paper's disk would show: it runs while pages are read, by as much as it
+    would take there, and stands still otherwise."""
+
+    real = False
+
+    def __init__(self, machine: Machine) -> None:
+        self._disk = machine.disk
+        self._operator: Operator | None = None
+
+    def follow(self, operator: Operator) -> None:
+        """Run by the reads of this join from now on."""
+        self._operator = operator
+
+    def now_ns(self) -> int:
+        """Nanoseconds of the disk."""
+        if self._operator is None:
+            return 0
+        disk = self._disk
+        return round(self._operator.stats.modelled_disk_s(disk.seek_s, disk.page_s) * 1e9)
 
 
 @dataclass(frozen=True)
@@ -171,6 +195,7 @@ def play_table(
     *,
     held: Held | None = None,
     rounds: tuple[float, float] | None = None,
+    clock: Clock | None = None,
     **options: Any,
 ) -> Played:
     """Join a table's stream with its master.
@@ -185,7 +210,7 @@ def play_table(
     workload = table.workload
 
     def make(memory: int) -> Operator:
-        return make_join(
+        operator = make_join(
             join,
             master,
             on={workload.stream_key: workload.master_key},
@@ -193,18 +218,33 @@ def play_table(
             memory=memory,
             columns=None if table.columns is None else list(table.columns),
             seed=ground.seed,
+            clock=clock,
             **options,
         )
+        if isinstance(clock, DiskClock):
+            clock.follow(operator)
+        return operator
 
     if held is not None:
         return play(make, check.watch(stream), held, check, rounds=rounds)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)
     if join in SCANS and "chunk" not in options:
-        # So many rows a chunk that cutting off fractions of a row takes little of a small memory.
-        options["chunk"] = -(-master.pages * ROWS_PER_CHUNK // int(waiting)) * master.page_bytes
+        most = int(room_bytes / 10 / master.page_bytes)  # scans take no larger part of their memory
+        options["chunk"] = _chunk_pages(master.pages, waiting, most) * master.page_bytes
     memory = memory_with_room(make, room_bytes)
     return play(make, check.watch(stream), Held(waiting), check, rounds=rounds, memory_bytes=memory)
+
+
+def _chunk_pages(pages: int, waiting: float, most: int) -> int:
+    """Pages of a chunk with which cutting off fractions of a row takes little of a small memory."""
+
+    def lost(size: int) -> float:
+        a_chunk = waiting / -(-pages // size)
+        return 0.0 if a_chunk < 1 else 1 - int(a_chunk) / a_chunk
+
+    fine = [size for size in range(1, max(most, 1) + 1) if lost(size) < LOST]
+    return max(fine, default=1)
 
 
 def memory_with_room(make: Any, room_bytes: float) -> int:

@@ -1,0 +1,113 @@
+"""Joins on tables whose keys repeat: memory as given, results checked, time by the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from semistream.bench.papers.ground import Ground
+from semistream.bench.papers.machine import PLAIN
+from semistream.bench.papers.tables import (
+    LOST,
+    DiskClock,
+    PairCheck,
+    Table,
+    _chunk_pages,
+    play_table,
+)
+from semistream.joins.registry import make_join
+from semistream.workloads import make_workload, sale_schema
+
+ROWS = 4000
+
+
+def table(**options: Any) -> Table:
+    workload = make_workload("many-to-many", master_rows=ROWS, values=500, **options)
+    return Table("test", workload, "stock", 64, ("stock",))
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    return Ground("small", tmp_path)
+
+
+@pytest.mark.parametrize("join", ["meshjoin", "ssij", "ssbj", "hybridjoin"])
+def test_a_join_is_played_and_verified(ground: Ground, join: str) -> None:
+    played = play_table(ground, join, table(), 60_000, rounds=(1, 2))
+    assert played.verified
+    assert played.rows > 500
+    assert 60_000 < played.memory_bytes < 1_000_000
+    assert played.rate(PLAIN) > 0
+    ground.close()
+
+
+def pairs(one: Table, rows: int) -> tuple[PairCheck, pa.RecordBatch]:
+    """A check that was fed `rows` rows, and all their pairs."""
+    check = PairCheck(one, 0)
+    _, stream = one.stream()
+    fed = next(check.watch(stream)).slice(0, rows)
+    master = one.workload.master().read_all().select(["product_id", "stock"])
+    joined = pa.table(fed).join(master, "product_id", join_type="inner").combine_chunks()
+    return check, joined.to_batches()[0]
+
+
+def test_pairs_must_be_all_and_each_once() -> None:
+    def verdict(change: Any) -> bool:
+        check, joined = pairs(table(), 300)
+        for batch in change(joined):
+            check.add(batch)
+        return check.agrees(300)
+
+    assert verdict(lambda joined: [joined])
+    assert verdict(lambda joined: [joined.slice(0, 10), joined.slice(10)])
+    assert not verdict(lambda joined: [joined.slice(1)])
+    assert not verdict(lambda joined: [joined, joined.slice(5, 1)])
+    assert not verdict(lambda joined: [joined.slice(1), joined.slice(7, 1)])
+    stock = pa.array([0] * 300).cast(pa.int64())
+    wrong = 3  # rows of the first batch get another product's stock
+    assert not verdict(
+        lambda joined: [
+            joined.slice(wrong),
+            joined.slice(0, wrong).set_column(
+                joined.schema.get_field_index("stock"), "stock", stock.slice(0, wrong)
+            ),
+        ]
+    )
+
+
+def test_stream_rows_have_the_bytes_that_are_asked_for() -> None:
+    schema, stream = table().stream()
+    assert sum(field.type.byte_width for field in schema) == 64
+    assert next(stream).schema.equals(schema)
+
+
+@pytest.mark.parametrize("waiting", [10, 388, 1000, 1952, 40_000])
+def test_chunks_lose_few_rows(waiting: int) -> None:
+    size = _chunk_pages(2993, waiting, 30)
+    assert 1 <= size <= 30
+    a_chunk = waiting / -(-2993 // size)
+    assert a_chunk < 1 or int(a_chunk) >= (1 - LOST) * a_chunk
+
+
+def test_the_disks_clock_runs_with_reads(ground: Ground) -> None:
+    one, clock = table(), DiskClock(PLAIN)
+    assert clock.now_ns() == 0
+    with make_join(
+        "meshjoin",
+        one.master(ground),
+        on="product_id",
+        schema=sale_schema(),
+        memory=200_000,
+        clock=clock,
+    ) as join:
+        clock.follow(join)
+        join.push(next(iter(one.workload.stream(100))))
+        for _ in join.finish():
+            pass
+        pages = join.stats.pages_read
+        assert pages >= one.master(ground).pages
+        assert clock.now_ns() == round((pages * 1e-4 + join.stats.seeks * 8e-3) * 1e9)
+    ground.close()
