@@ -21,7 +21,7 @@ from semistream.bench.papers.rules import (
     number,
     rises,
 )
-from semistream.bench.papers.tables import DiskClock, Table, play_table
+from semistream.bench.papers.tables import DiskClock, Table, held_rate, play_table
 from semistream.core.clock import SystemClock
 from semistream.core.stats import latency_percentile_s
 from semistream.workloads import Workload, make_workload
@@ -341,29 +341,31 @@ ALLOCATIONS: dict[str, float | None] = {
 
 
 def _allocation(ground: Ground, x: float, series: str) -> Measured:
+    """The highest rate that does not overflow the memory, as the paper measures it."""
     table = _locality(ground)
-    thresholds = table_2(table, x)
-    rounds = (16.0, 32.0)
+    rows = table.workload.master_rows
     share = ALLOCATIONS[series]
-    return _rate(run(ground, SSIJ, table, x, rounds=rounds, cache_share=share, **thresholds))
+    options: dict[str, Any] = {"cache_share": share, "ib_rows": rows}
+    if share is None:
+        options = table_2(table, x) | {"burst_rows": rows}
+    room = x / 100 * rows * 120
+    rate, verified = held_rate(ground, table, room, rows // 4, 60_000 * x, PLAIN, **DISK, **options)
+    return Measured(rate, verified)
 
 
 def _dynamic_is_best(curves: Curves) -> Verdict:
     fixed = [name for name in ALLOCATIONS if name != "dynamic"]
     best = {x: max(curves[name][x] for name in fixed) for x in SHARES}
     gaps = {x: curves["dynamic"][x] / best[x] for x in SHARES}
-    caches = {
-        share: curves[name][SHARES[-1]] for name in fixed if (share := ALLOCATIONS[name] or 0) >= 0
-    }
-    told = ", ".join(f"{gaps[x]:.2f}" for x in SHARES)
+    caches = {float(number): curves[name][SHARES[-1]] for number, name in enumerate(fixed)}
     return judge(
+        [above(curves["dynamic"], best, "dynamic beside the best fixed one", 1.05)],
         [
             rises(caches, "with more cache at the largest memory", by=1.1),
-            holds(min(gaps.values()) > 0.95, f"dynamic beside the best fixed one: {told}"),
-        ],
-        [
-            holds(min(gaps.values()) > 1.0, "dynamic is best everywhere"),
-            holds(gaps[SHARES[-1]] >= gaps[SHARES[0]], "the gap grows with memory"),
+            holds(
+                gaps[SHARES[-1]] >= gaps[SHARES[0]],
+                f"the gap goes from {gaps[SHARES[0]]:.2f} to {gaps[SHARES[-1]]:.2f}",
+            ),
         ],
     )
 
@@ -566,10 +568,8 @@ EXPERIMENTS = (
         as_claimed=lambda x, series: (
             x * (1 + (ALLOCATIONS[series] or 0)) * (2 + x / 10 if series == "dynamic" else 1)
         ),
-        remark=SMALLER
-        + ", with 16 rows a value as in the paper. SB_thresh and IB_thresh are those of"
-        " its Table II. The stream is preloaded; the paper raises the rate until memory overflows"
-        " (contradiction 42).",
+        remark=SMALLER + ", with 16 rows a value as in the paper. The rate is raised"
+        " until memory overflows, as in the paper (contradiction 42).",
         cost=6,
     ),
     Experiment(
