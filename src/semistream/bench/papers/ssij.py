@@ -21,9 +21,8 @@ from semistream.bench.papers.rules import (
     number,
     rises,
 )
-from semistream.bench.papers.tables import DiskClock, Table, held_rate, play_table
+from semistream.bench.papers.tables import Table, held_rate, play_table
 from semistream.core.clock import SystemClock
-from semistream.core.stats import latency_percentile_s
 from semistream.workloads import Workload, make_workload
 
 ROWS = 3_200_000
@@ -313,11 +312,12 @@ def _deadline(ground: Ground, x: float, series: str) -> Measured:
     table = few_values(ground)
     share = table.workload.master_rows / DEADLINE_ROWS
     wait = x * share
-    options: dict[str, Any] = {"max_wait": wait, "clock": DiskClock(PLAIN)}
-    played = run(ground, SSIJ, table, 7.5, rounds=(3, 3), **options)
-    late = latency_percentile_s(played.did.latency_histogram, 99)
-    rate = played.rate(PLAIN)
-    return Measured(rate, played.verified, {**played.facts(), "waited": late, "allowed": wait})
+    rows = table.workload.master_rows
+    options: dict[str, Any] = {**DISK, "max_wait": wait, "burst_rows": rows}
+    rate, verified = held_rate(
+        ground, table, 0.075 * rows * 120, rows // 4, 100_000, PLAIN, **options
+    )
+    return Measured(rate, verified, {"allowed_s": wait})
 
 
 DEADLINE_ROWS = 40e6
@@ -491,7 +491,9 @@ EXPERIMENTS = (
             if series.startswith(MESH)
             else x * (2 + x / 10 if series.endswith(":1") else 5 + x * 0.4)
         ),
-        remark=HOW + " On this clock pairs cost nothing, so that nothing is saved by K itself.",
+        remark=HOW
+        + " By reads alone, a cache has more to gain at 1:1, where Zipf's law goes over 400"
+        " times as many values; the paper's order cannot come from the disk.",
         cost=7,
     ),
     Experiment(

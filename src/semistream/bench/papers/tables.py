@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from semistream.bench.papers.ground import ENDLESS, Ground, Held, Played, play
 from semistream.bench.papers.machine import Machine
 from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
+from semistream.core.stats import latency_percentile_s
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.joins.ssij import SemiStreamedIndexJoin
@@ -257,6 +260,55 @@ TICK_S = 0.002
 """Rows that come are offered so often while nothing is read."""
 
 
+def overflow_s(
+    ground: Ground,
+    table: Table,
+    room_bytes: float,
+    rows: int,
+    arrived: Callable[[float], float],
+    machine: Machine,
+    **options: Any,
+) -> tuple[float | None, bool]:
+    """When SSIJ's memory overflows, in seconds; None if it takes in `rows` rows without that.
+
+    `arrived` says how many rows have come by a moment. Time is that of the machine's disk. Rows
+    that come during a join phase are offered after it; memory has overflowed if they find no room,
+    and it counts as that if more than one of 100 rows waits longer than an option `max_wait` says.
+    Also says whether all results were right.
+    """
+    clock, wait_s = DiskClock(machine), options.get("max_wait")
+    make, stream, check = _maker(ground, "ssij", table, clock, options)
+    with make(memory_with_room(make, room_bytes)) as operator:
+        assert isinstance(operator, SemiStreamedIndexJoin)
+        clock.follow(operator)
+        rest, taken, held = next(stream), 0, True
+        while taken < rows and held:
+            due = min(int(arrived(clock.now_ns() / 1e9)), rows) - taken
+            if due <= 0:
+                clock.idle(TICK_S)
+            while due > 0 and held:
+                part = rest.slice(0, due)
+                accepted = operator.push(part)
+                taken, due, rest = taken + accepted, due - accepted, rest.slice(accepted)
+                if rest.num_rows == 0:
+                    rest = next(stream)
+                elif accepted < part.num_rows:
+                    # Results may have to go first; if there are none, memory has overflowed.
+                    result = operator.take()
+                    held = result is not None
+                    _add(check, result)
+            _add(check, operator.step() if held else None)
+            while operator.is_joining:
+                _add(check, operator.step())
+        end_s = None if held else clock.now_ns() / 1e9
+        for result in operator.finish():
+            check.add(result)
+        stats = operator.stats
+        if wait_s is not None and latency_percentile_s(stats.latency_histogram, 99) > wait_s:
+            end_s = clock.now_ns() / 1e9
+        return end_s, check.agrees(stats.rows_in)
+
+
 def held_rate(
     ground: Ground,
     table: Table,
@@ -266,47 +318,15 @@ def held_rate(
     machine: Machine,
     **options: Any,
 ) -> tuple[float, bool]:
-    """The highest constant rate, up to `most`, at which SSIJ takes in `rows` rows without delay.
-
-    Time is that of the machine's disk. Rows that come during a join phase are offered after it;
-    the rate is too high as soon as they find no room. Also says whether all results were right.
-    """
-
-    def holds(rate: float) -> tuple[bool, bool]:
-        clock = DiskClock(machine)
-        make, stream, check = _maker(ground, "ssij", table, clock, options)
-        with make(memory_with_room(make, room_bytes)) as operator:
-            assert isinstance(operator, SemiStreamedIndexJoin)
-            clock.follow(operator)
-            rest, taken, held = next(stream), 0, True
-            while taken < rows and held:
-                due = min(int(rate * clock.now_ns() / 1e9), rows) - taken
-                if due <= 0:
-                    clock.idle(TICK_S)
-                while due > 0 and held:
-                    part = rest.slice(0, due)
-                    accepted = operator.push(part)
-                    taken, due, rest = taken + accepted, due - accepted, rest.slice(accepted)
-                    if rest.num_rows == 0:
-                        rest = next(stream)
-                    elif accepted < part.num_rows:
-                        # Results may have to go first; if there are none, memory has overflowed.
-                        result = operator.take()
-                        held = result is not None
-                        _add(check, result)
-                _add(check, operator.step())
-                while operator.is_joining:
-                    _add(check, operator.step())
-            for result in operator.finish():
-                check.add(result)
-            return held, check.agrees(operator.stats.rows_in)
-
+    """The highest constant rate, up to `most`, at which SSIJ takes in `rows` rows."""
     low, high, right = 0.0, most, True
     for _ in range(STEPS):
-        middle = (low + high) / 2
-        held, good = holds(middle)
+        rate = (low + high) / 2
+        end_s, good = overflow_s(
+            ground, table, room_bytes, rows, partial(mul, rate), machine, **options
+        )
         right = right and good
-        low, high = (middle, high) if held else (low, middle)
+        low, high = (rate, high) if end_s is None else (low, rate)
     return low, right
 
 
