@@ -258,6 +258,11 @@ class SemiStreamedIndexJoin(IndexedJoin):
         return min(self.sb_option or most, most)
 
     @property
+    def is_joining(self) -> bool:
+        """Whether a join phase is under way: it goes on when its results have been taken."""
+        return self._out is not None and self._joining
+
+    @property
     def cached_rows(self) -> int:
         used = int(self.frames.used) if self._out is not None else 0
         return int(used * self.master.rows / max(self.master.pages, 1))

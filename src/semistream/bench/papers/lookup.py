@@ -45,8 +45,8 @@ TPCH_ROWS = 1_600_000
 """Customers at the scale `paper`: a twelfth of the paper's."""
 
 ORDER = (
-    "R lies in frequency order, which the paper does not say; only so the gain is what it reports"
-    " (contradiction 26)."
+    "R lies in frequency order, which the paper does not say; only so there is a gain like the one"
+    " that it reports (contradiction 26). The gain grows with R."
 )
 
 
@@ -90,11 +90,11 @@ def _smaller_behind_a_cache(curves: Curves, x: float) -> Check:
 def _three_times(curves: Curves, low: float, high: float) -> Verdict:
     second, plain = curves[SECOND], curves[PLAIN]
     return judge(
+        [above(second, plain, "HYBRIDJOIN, second position beside none", 1.5)],
         [
-            above(second, plain, "HYBRIDJOIN, second position beside none", 1.5),
+            within(second, plain, "of the size reported", low, high),
             _smaller_behind_a_cache(curves, min(plain)),
         ],
-        [within(second, plain, "of the size reported", low, high)],
     )
 
 
@@ -161,7 +161,7 @@ def _better_on_tpch(curves: Curves) -> Verdict:
                 curves["hybridjoin2, skewed"],
                 curves["hybridjoin, skewed"],
                 "with Zipf keys put in",
-                1.05,
+                1.03,
             )
         ],
         [

@@ -21,9 +21,8 @@ from semistream.bench.papers.rules import (
     number,
     rises,
 )
-from semistream.bench.papers.tables import DiskClock, Table, play_table
+from semistream.bench.papers.tables import Table, held_rate, play_table
 from semistream.core.clock import SystemClock
-from semistream.core.stats import latency_percentile_s
 from semistream.workloads import Workload, make_workload
 
 ROWS = 3_200_000
@@ -313,11 +312,12 @@ def _deadline(ground: Ground, x: float, series: str) -> Measured:
     table = few_values(ground)
     share = table.workload.master_rows / DEADLINE_ROWS
     wait = x * share
-    options: dict[str, Any] = {"max_wait": wait, "clock": DiskClock(PLAIN)}
-    played = run(ground, SSIJ, table, 7.5, rounds=(3, 3), **options)
-    late = latency_percentile_s(played.did.latency_histogram, 99)
-    rate = played.rate(PLAIN)
-    return Measured(rate, played.verified, {**played.facts(), "waited": late, "allowed": wait})
+    rows = table.workload.master_rows
+    options: dict[str, Any] = {**DISK, "max_wait": wait, "burst_rows": rows}
+    rate, verified = held_rate(
+        ground, table, 0.075 * rows * 120, rows // 4, 100_000, PLAIN, **options
+    )
+    return Measured(rate, verified, {"allowed_s": wait})
 
 
 DEADLINE_ROWS = 40e6
@@ -341,29 +341,31 @@ ALLOCATIONS: dict[str, float | None] = {
 
 
 def _allocation(ground: Ground, x: float, series: str) -> Measured:
+    """The highest rate that does not overflow the memory, as the paper measures it."""
     table = _locality(ground)
-    thresholds = table_2(table, x)
-    rounds = (16.0, 32.0)
+    rows = table.workload.master_rows
     share = ALLOCATIONS[series]
-    return _rate(run(ground, SSIJ, table, x, rounds=rounds, cache_share=share, **thresholds))
+    options: dict[str, Any] = {"cache_share": share, "ib_rows": rows}
+    if share is None:
+        options = table_2(table, x) | {"burst_rows": rows}
+    room = x / 100 * rows * 120
+    rate, verified = held_rate(ground, table, room, rows // 4, 60_000 * x, PLAIN, **DISK, **options)
+    return Measured(rate, verified)
 
 
 def _dynamic_is_best(curves: Curves) -> Verdict:
     fixed = [name for name in ALLOCATIONS if name != "dynamic"]
     best = {x: max(curves[name][x] for name in fixed) for x in SHARES}
     gaps = {x: curves["dynamic"][x] / best[x] for x in SHARES}
-    caches = {
-        share: curves[name][SHARES[-1]] for name in fixed if (share := ALLOCATIONS[name] or 0) >= 0
-    }
-    told = ", ".join(f"{gaps[x]:.2f}" for x in SHARES)
+    caches = {float(number): curves[name][SHARES[-1]] for number, name in enumerate(fixed)}
     return judge(
+        [above(curves["dynamic"], best, "dynamic beside the best fixed one", 1.05)],
         [
             rises(caches, "with more cache at the largest memory", by=1.1),
-            holds(min(gaps.values()) > 0.95, f"dynamic beside the best fixed one: {told}"),
-        ],
-        [
-            holds(min(gaps.values()) > 1.0, "dynamic is best everywhere"),
-            holds(gaps[SHARES[-1]] >= gaps[SHARES[0]], "the gap grows with memory"),
+            holds(
+                gaps[SHARES[-1]] >= gaps[SHARES[0]],
+                f"the gap goes from {gaps[SHARES[0]]:.2f} to {gaps[SHARES[-1]]:.2f}",
+            ),
         ],
     )
 
@@ -489,7 +491,9 @@ EXPERIMENTS = (
             if series.startswith(MESH)
             else x * (2 + x / 10 if series.endswith(":1") else 5 + x * 0.4)
         ),
-        remark=HOW + " On this clock pairs cost nothing, so that nothing is saved by K itself.",
+        remark=HOW
+        + " By reads alone, a cache has more to gain at 1:1, where Zipf's law goes over 400"
+        " times as many values; the paper's order cannot come from the disk.",
         cost=7,
     ),
     Experiment(
@@ -566,10 +570,8 @@ EXPERIMENTS = (
         as_claimed=lambda x, series: (
             x * (1 + (ALLOCATIONS[series] or 0)) * (2 + x / 10 if series == "dynamic" else 1)
         ),
-        remark=SMALLER
-        + ", with 16 rows a value as in the paper. SB_thresh and IB_thresh are those of"
-        " its Table II. The stream is preloaded; the paper raises the rate until memory overflows"
-        " (contradiction 42).",
+        remark=SMALLER + ", with 16 rows a value as in the paper. The rate is raised"
+        " until memory overflows, as in the paper (contradiction 42).",
         cost=6,
     ),
     Experiment(

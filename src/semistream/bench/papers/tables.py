@@ -7,8 +7,10 @@ is missing is filled up. Results are checked by sums over all pairs that must co
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,17 @@ from semistream.bench.papers.ground import ENDLESS, Ground, Held, Played, play
 from semistream.bench.papers.machine import Machine
 from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
+from semistream.core.stats import latency_percentile_s
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
+from semistream.joins.ssij import SemiStreamedIndexJoin
 from semistream.store.file import FileMaster
 from semistream.store.manifest import FORMAT
 from semistream.workloads import Workload
 
 SCANS = ("meshjoin", "ssbj")
 LOST = 0.03
+OTHER_BYTES = 100_000
 
 LOADED_ROWS = 400_000
 """Rows of a finite stream that are loaded and played in a loop."""
@@ -110,6 +115,7 @@ class DiskClock:
     def __init__(self, machine: Machine) -> None:
         self._disk = machine.disk
         self._operator: Operator | None = None
+        self._idle_ns = 0
 
     def follow(self, operator: Operator) -> None:
         """Run by the reads of this join from now on."""
@@ -120,7 +126,12 @@ class DiskClock:
         if self._operator is None:
             return 0
         disk = self._disk
-        return round(self._operator.stats.modelled_disk_s(disk.seek_s, disk.page_s) * 1e9)
+        read_s = self._operator.stats.modelled_disk_s(disk.seek_s, disk.page_s)
+        return self._idle_ns + round(read_s * 1e9)
+
+    def idle(self, seconds: float) -> None:
+        """Let time go by in which nothing is read."""
+        self._idle_ns += round(seconds * 1e9)
 
 
 @dataclass(frozen=True)
@@ -187,21 +198,10 @@ def _sums(
     return np.array([counts.sum(), (keys * counts).sum(), (keys * witness).sum()], dtype=np.uint64)
 
 
-def play_table(
-    ground: Ground,
-    join: str,
-    table: Table,
-    room_bytes: float,
-    *,
-    rounds: tuple[float, float] | None = None,
-    clock: Clock | None = None,
-    **options: Any,
-) -> Played:
-    """Join a table's stream with its master.
-
-    The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
-    buffers, output) is not counted, since at a small scale that would be most of the memory.
-    """
+def _maker(
+    ground: Ground, join: str, table: Table, clock: Clock | None, options: dict[str, Any]
+) -> tuple[Callable[[int], Operator], Iterator[pa.RecordBatch], PairCheck]:
+    """What makes the join with a memory, its stream, and the check of its results."""
     master = table.master(ground)
     schema, stream = table.stream()
     check = PairCheck(table, ground.seed)
@@ -223,13 +223,120 @@ def play_table(
             clock.follow(operator)
         return operator
 
+    return make, check.watch(stream), check
+
+
+def play_table(
+    ground: Ground,
+    join: str,
+    table: Table,
+    room_bytes: float = 0.0,
+    *,
+    held: Held | None = None,
+    rounds: tuple[float, float] | None = None,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Played:
+    """Join a table's stream with its master.
+
+    The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
+    buffers, output) is not counted, since at a small scale that would be most of the memory. Or it
+    has the memory in which it holds what is `held`.
+    """
+    make, stream, check = _maker(ground, join, table, clock, options)
+    if held is not None:
+        return play(make, stream, held, check, rounds=rounds)
+    master = table.master(ground)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)
     if join in SCANS and "chunk" not in options:
-        most = int(room_bytes / 10 / master.page_bytes)  # scans take no larger part of their memory
+        # Scans take no larger part of their memory, which is somewhat more than the room.
+        most = int((room_bytes + OTHER_BYTES) / 10 / master.page_bytes)
         options["chunk"] = _chunk_pages(master.pages, waiting, most) * master.page_bytes
     memory = memory_with_room(make, room_bytes)
-    return play(make, check.watch(stream), Held(waiting), check, rounds=rounds, memory_bytes=memory)
+    return play(make, stream, Held(waiting), check, rounds=rounds, memory_bytes=memory)
+
+
+STEPS = 9
+"""How often the interval of a rate is halved."""
+
+TICK_S = 0.002
+"""Rows that come are offered so often while nothing is read."""
+
+
+def overflow_s(
+    ground: Ground,
+    table: Table,
+    room_bytes: float,
+    rows: int,
+    arrived: Callable[[float], float],
+    machine: Machine,
+    **options: Any,
+) -> tuple[float | None, bool]:
+    """When SSIJ's memory overflows, in seconds; None if it takes in `rows` rows without that.
+
+    `arrived` says how many rows have come by a moment. Time is that of the machine's disk. Rows
+    that come during a join phase are offered after it; memory has overflowed if they find no room,
+    and it counts as that if more than one of 100 rows waits longer than an option `max_wait` says.
+    Also says whether all results were right.
+    """
+    clock, wait_s = DiskClock(machine), options.get("max_wait")
+    make, stream, check = _maker(ground, "ssij", table, clock, options)
+    with make(memory_with_room(make, room_bytes)) as operator:
+        assert isinstance(operator, SemiStreamedIndexJoin)
+        clock.follow(operator)
+        rest, taken, held = next(stream), 0, True
+        while taken < rows and held:
+            due = min(int(arrived(clock.now_ns() / 1e9)), rows) - taken
+            if due <= 0:
+                clock.idle(TICK_S)
+            while due > 0 and held:
+                part = rest.slice(0, due)
+                accepted = operator.push(part)
+                taken, due, rest = taken + accepted, due - accepted, rest.slice(accepted)
+                if rest.num_rows == 0:
+                    rest = next(stream)
+                elif accepted < part.num_rows:
+                    # Results may have to go first; if there are none, memory has overflowed.
+                    result = operator.take()
+                    held = result is not None
+                    _add(check, result)
+            _add(check, operator.step() if held else None)
+            while operator.is_joining:
+                _add(check, operator.step())
+        end_s = None if held else clock.now_ns() / 1e9
+        for result in operator.finish():
+            check.add(result)
+        stats = operator.stats
+        if wait_s is not None and latency_percentile_s(stats.latency_histogram, 99) > wait_s:
+            end_s = clock.now_ns() / 1e9
+        return end_s, check.agrees(stats.rows_in)
+
+
+def held_rate(
+    ground: Ground,
+    table: Table,
+    room_bytes: float,
+    rows: int,
+    most: float,
+    machine: Machine,
+    **options: Any,
+) -> tuple[float, bool]:
+    """The highest constant rate, up to `most`, at which SSIJ takes in `rows` rows."""
+    low, high, right = 0.0, most, True
+    for _ in range(STEPS):
+        rate = (low + high) / 2
+        end_s, good = overflow_s(
+            ground, table, room_bytes, rows, partial(mul, rate), machine, **options
+        )
+        right = right and good
+        low, high = (rate, high) if end_s is None else (low, rate)
+    return low, right
+
+
+def _add(check: PairCheck, result: pa.RecordBatch | None) -> None:
+    if result is not None:
+        check.add(result)
 
 
 def _chunk_pages(pages: int, waiting: float, most: int) -> int:
@@ -239,11 +346,11 @@ def _chunk_pages(pages: int, waiting: float, most: int) -> int:
         a_chunk = waiting / -(-pages // size)
         return 0.0 if a_chunk < 1 else 1 - int(a_chunk) / a_chunk
 
-    fine = [size for size in range(1, max(most, 1) + 1) if lost(size) < LOST]
-    return max(fine, default=1)
+    sizes = range(1, max(most, 1) + 1)
+    return max((size for size in sizes if lost(size) < LOST), default=min(sizes, key=lost))
 
 
-def memory_with_room(make: Any, room_bytes: float) -> int:
+def memory_with_room(make: Callable[[int], Operator], room_bytes: float) -> int:
     """The least memory that leaves so many bytes to waiting rows and cache."""
     low, high = 1, 1 << 16
     while not _has_room(make, high, room_bytes):
@@ -259,9 +366,9 @@ def memory_with_room(make: Any, room_bytes: float) -> int:
     return high
 
 
-def _has_room(make: Any, memory: int, room_bytes: float) -> bool:
+def _has_room(make: Callable[[int], Operator], memory: int, room_bytes: float) -> bool:
     try:
-        operator: Operator = make(memory)
+        operator = make(memory)
     except BudgetError:
         return False
     with operator:
