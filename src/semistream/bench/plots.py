@@ -32,11 +32,14 @@ STYLES: dict[str, tuple[str, str]] = {
 """Colour and marker of an algorithm, in every picture."""
 
 
-def style(series: str, number: int) -> tuple[str, str]:
-    """Colour and marker of a series: its algorithm's, else those of its place."""
-    if series in STYLES:
-        return STYLES[series]
-    return _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+def style(series: str, number: int) -> tuple[str, str, str]:
+    """Colour, marker and line of a series: its algorithm's, broken lines for variants of one
+    ("hybridjoin, …"); else those of its place."""
+    algorithm = series.partition(",")[0]
+    if algorithm in STYLES:
+        line = "-" if algorithm == series else ("--", ":", "-.")[number % 3]
+        return (*STYLES[algorithm], line)
+    return _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)], "-"
 
 
 def pyplot(what: str) -> Any:

@@ -16,9 +16,10 @@ def draw(stored: Stored, path: Path) -> None:
     experiment = stored.experiment
     figure, axes = plots.subplots(figsize=(5.2, 3.2))
     for number, (series, curve) in enumerate(stored.curves.items()):
-        colour, marker = style(series, number)
+        colour, marker, line = style(series, number)
         xs = sorted(curve)
-        axes.plot(xs, [curve[x] for x in xs], color=colour, marker=marker, ms=4, label=series)
+        ys = [curve[x] for x in xs]
+        axes.plot(xs, ys, color=colour, marker=marker, ls=line, ms=4, label=series)
         marks = experiment.marks.get(series, {})
         if marks:
             axes.scatter(
@@ -35,6 +36,8 @@ def draw(stored: Stored, path: Path) -> None:
     axes.set_ylabel(experiment.y.label)
     if experiment.x.log:
         axes.set_xscale("log")
+        axes.set_xticks(experiment.values, [f"{x:g}" for x in experiment.values])
+        axes.tick_params(axis="x", which="minor", bottom=False, labelbottom=False)
     if experiment.y.log:
         axes.set_yscale("log")
     else:
