@@ -157,7 +157,7 @@ def family(
     probed_rows: float | None = None,
 ) -> Family:
     """HYBRIDJOIN (Eq. 5.1 to 5.4), X-HYBRIDJOIN (6.4, 6.5), Optimised X-HYBRIDJOIN and CACHEJOIN
-    (7.1 to 7.3, 8.1), with R in frequency order.
+    (7.1 to 7.3, 8.1), with R in frequency order but for CACHEJOIN.
 
     `pages` are loaded in an iteration, the `held_rows` most frequent rows of R stay in memory. The
     intake is that of the repaired model (`semistream.cost.intake.hybrid`) on what is left of the
@@ -175,6 +175,8 @@ def family(
         share *= CACHE_SHARE
     edges = np.append(np.arange(asked.reach(share), setting.rows, rows), setting.rows)
     masses = np.diff([asked.top(edge) for edge in edges])
+    if join == "cachejoin":  # R lies in any order
+        masses[:] = 1 / len(masses)
     waited = intake.hybrid(masses, waiting).rows
     held = waited * share / max(1 - share, 1e-9)
     seconds = machine.disk(pages) + rows * machine.probe + (held + waited) * machine.result

@@ -230,8 +230,9 @@ def play_table(
     ground: Ground,
     join: str,
     table: Table,
-    room_bytes: float,
+    room_bytes: float = 0.0,
     *,
+    held: Held | None = None,
     rounds: tuple[float, float] | None = None,
     clock: Clock | None = None,
     **options: Any,
@@ -239,9 +240,12 @@ def play_table(
     """Join a table's stream with its master.
 
     The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
-    buffers, output) is not counted, since at a small scale that would be most of the memory.
+    buffers, output) is not counted, since at a small scale that would be most of the memory. Or it
+    has the memory in which it holds what is `held`.
     """
     make, stream, check = _maker(ground, join, table, clock, options)
+    if held is not None:
+        return play(make, stream, held, check, rounds=rounds)
     master = table.master(ground)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)

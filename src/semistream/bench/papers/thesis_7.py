@@ -40,7 +40,8 @@ def tuning(ground: Ground, join: str, series: str, pages: int, held_rows: float)
     """The rate by the equations, or of a run, with these sizes of buffer and cache."""
     if series == "model":
         return Measured(model(ground, join, setting(), pages=pages, held_rows=held_rows).rate)
-    return run_rate(ground, join, setting(), pages=pages, held_rows=held_rows)
+    is_sorted = join == JOIN
+    return run_rate(ground, join, setting(), pages=pages, held_rows=held_rows, is_sorted=is_sorted)
 
 
 def _run(ground: Ground, one: Setting, series: str) -> Measured:
