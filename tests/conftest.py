@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,6 +53,14 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     directory.mkdir(exist_ok=True)
     with Workspace(directory, thorough=THOROUGH) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def open_folder() -> Iterator[Path]:
+    """A folder that servers reach, which run as other users; those of pytest are its own only."""
+    with tempfile.TemporaryDirectory(prefix="semistream-tests-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -28,19 +28,10 @@ ROWS = 5000
 MEMORY = 64_000_000  # DuckDB and the servers start with no less than some megabytes
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("peers")
-    folder.chmod(0o755)  # servers run as other users
-    for parent in folder.parents[:2]:
-        parent.chmod(0o755)
-    return folder
-
-
 @pytest.mark.parametrize("cold", [False, True], ids=[WARM, COLD])
 @pytest.mark.parametrize("name", list(PEERS))
-def test_joins_as_the_oracle_does(name: str, workdir: Path, cold: bool) -> None:
-    peer = made(name, workdir)
+def test_joins_as_the_oracle_does(name: str, open_folder: Path, cold: bool) -> None:
+    peer = made(name, open_folder)
     # Batches of several sizes, one key often, and keys that have no partner.
     stream = sales(3000, products=ROWS, skew=1.0, missing=0.1, batch_rows=1000).read_all()
     batches = [*stream.to_batches(), *stream.slice(0, 7).to_batches()]
@@ -65,23 +56,23 @@ def test_joins_as_the_oracle_does(name: str, workdir: Path, cold: bool) -> None:
     assert (produced.rows, produced.value) == (expected.rows, expected.value)
 
 
-def made(name: str, workdir: Path) -> Peer:
+def made(name: str, open_folder: Path) -> Peer:
     kind = PEERS[name]
     lack = kind.missing()
     if lack is not None:
         pytest.skip(lack)
-    peer = kind(workdir, ROWS)
+    peer = kind(open_folder, ROWS)
     peer.build()
     return peer
 
 
-def test_a_store_is_built_once(workdir: Path) -> None:
-    peer = made("sqlite", workdir)
+def test_a_store_is_built_once(open_folder: Path) -> None:
+    peer = made("sqlite", open_folder)
     before = (peer.store / "products.sqlite").stat()
     peer.build()
     after = (peer.store / "products.sqlite").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    assert not list(workdir.glob("*.sqlite-*")), "what it was built in is gone"
+    assert not list(open_folder.glob("*.sqlite-*")), "what it was built in is gone"
 
 
 def test_records_keep_products() -> None:
@@ -141,8 +132,8 @@ def test_the_grid_varies_one_axis_at_a_time() -> None:
     assert grown.systems == OURS
 
 
-def test_all_cells_are_verified_and_have_ratios(workdir: Path) -> None:
-    done = list(run_peers(SMALL, workdir))
+def test_all_cells_are_verified_and_have_ratios(open_folder: Path) -> None:
+    done = list(run_peers(SMALL, open_folder))
     assert len(done) == 3 * len(SMALL.cells)
     for one in done:
         assert one.verified, one
@@ -154,14 +145,14 @@ def test_all_cells_are_verified_and_have_ratios(workdir: Path) -> None:
 
 
 def test_a_system_without_enough_memory_is_a_result(
-    workdir: Path, monkeypatch: pytest.MonkeyPatch
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Peer, batch: pa.RecordBatch) -> pa.Table:
         raise PeerError("sqlite is out of memory")
 
     monkeypatch.setattr(PEERS["sqlite"], "join", fail)
     cell = growth_options(SMALL, ROWS, 2_000_000)
-    found = {one.system: one for one in run_peers(replace_systems(cell), workdir)}
+    found = {one.system: one for one in run_peers(replace_systems(cell), open_folder)}
     assert found["sqlite"].why_not == "sqlite is out of memory"
     assert (found["sqlite"].rows_per_s, found["sqlite"].verified) == (0.0, False)
     assert found[OURS[0]].verified
@@ -171,7 +162,7 @@ def replace_systems(options: PeersOptions) -> PeersOptions:
     return PeersOptions(**{**vars(options), "systems": (OURS[0], "sqlite")})
 
 
-def test_a_wrong_result_is_found_out(workdir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_found_out(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = PEERS["sqlite"].join
 
     def wrong(self: Peer, batch: pa.RecordBatch) -> pa.Table:
@@ -179,7 +170,7 @@ def test_a_wrong_result_is_found_out(workdir: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(PEERS["sqlite"], "join", wrong)
     cell = replace_systems(growth_options(SMALL, ROWS, 2_000_000))
-    found = {one.system: one for one in run_peers(cell, workdir)}
+    found = {one.system: one for one in run_peers(cell, open_folder)}
     assert not found["sqlite"].verified
     assert found[OURS[0]].verified
 

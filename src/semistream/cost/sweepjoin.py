@@ -40,7 +40,7 @@ class SweepJoinModel(CostModel):
         self, workload: Workload, memory_bytes: int, costs: UnitCosts | None = None, **settings: Any
     ) -> Plan:
         page, limit = workload.page_bytes, memory_bytes
-        wanted = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
+        wanted = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
         output = output_bytes(workload, limit, wanted / limit)
         buffer = max(min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // page, 2)
         parts: dict[str, float] = {

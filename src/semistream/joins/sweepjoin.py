@@ -109,7 +109,7 @@ class SweepJoin(IndexedJoin):
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
         # Small outputs cost time per step, large ones cost memory: a twelfth, then 256 kB at least.
-        output = max(min(limit / 12, 256_000), min(limit / 24, MOST_OUTPUT_BYTES))
+        output = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
         parts = self.common_parts(index=True, output_share=output / limit)
         parts["page chains"] = 4 * max(master.pages, 1)
         buffer = min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // master.page_bytes
