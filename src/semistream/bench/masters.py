@@ -38,15 +38,18 @@ DEMAND = "demand"
 
 
 def master_path(
-    workdir: Path, rows: int, seed: int, sold_by: int | None = None, shards: int = 1
+    workdir: Path,
+    rows: int,
+    seed: int,
+    sold_by: int | None = None,
+    shards: int = 1,
+    page_size: int = DEFAULT_PAGE_BYTES,
 ) -> Path:
     """The place of a master; its name says all that it depends on."""
     order = "" if sold_by is None else f"-by-demand{sold_by}"
     order += "" if shards == 1 else f"-{shards}shards"
-    return (
-        workdir
-        / f"products-{rows}-seed{seed}{order}-format{FORMAT}-{DEFAULT_PAGE_BYTES // 1024}k.master"
-    )
+    store = f"format{FORMAT}-{page_size // 1024}k"
+    return workdir / f"products-{rows}-seed{seed}{order}-{store}.master"
 
 
 def product_master(
@@ -56,6 +59,7 @@ def product_master(
     seed: int = 0,
     sold_by: int | None = None,
     shards: int = 1,
+    page_size: int = DEFAULT_PAGE_BYTES,
     io: str = "direct",
     report: Report | None = None,
 ) -> FileMaster:
@@ -64,13 +68,13 @@ def product_master(
     It lies in the order of its keys or, given the seed of a stream of sales in `sold_by`, with the
     products first that sell most in that stream; then it has a column `DEMAND` of four bytes more.
     """
-    path = master_path(workdir, rows, seed, sold_by, shards)
+    path = master_path(workdir, rows, seed, sold_by, shards, page_size)
     source = products(rows, seed=seed)
     if sold_by is not None:
         source = _with_demand(source, rows, sold_by)
     frequency = None if sold_by is None else DEMAND
-    options = {"frequency": frequency, "shards": shards, "report": report}
-    return kept_master(path, source, "product_id", rows, io=io, **options)
+    options = {"frequency": frequency, "shards": shards, "page_size": page_size}
+    return kept_master(path, source, "product_id", rows, io=io, report=report, **options)
 
 
 def kept_master(

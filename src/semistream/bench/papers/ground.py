@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.bench.masters import product_master
-from semistream.bench.papers.machine import Machine
+from semistream.bench.papers.machine import PAGE_BYTES, Machine
 from semistream.core.errors import BudgetError
 from semistream.core.progress import Report
 from semistream.core.stats import JoinStats
@@ -152,7 +152,9 @@ class Ground:
         """The master of so many products (as they are, not scaled), in the order of their keys."""
         return self.kept(
             f"products-{rows}",
-            lambda: product_master(self.workdir, rows, io="buffered", report=self.report),
+            lambda: product_master(
+                self.workdir, rows, page_size=PAGE_BYTES, io="buffered", report=self.report
+            ),
         )
 
     def close(self) -> None:

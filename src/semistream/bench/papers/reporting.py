@@ -18,15 +18,15 @@ Every figure and table of the papers that can be run: what the paper claims, wha
 a verdict. The verdict is computed by a rule that stands beside the experiment in
 `src/semistream/bench/papers`; nobody wrote it by hand. This page was written by
 
-    semistream bench run papers --scale medium
+    semistream bench run papers --scale SCALE
     semistream bench report
 
 - **reproduced**: all that the rule checks holds; **direction only**: the shape holds, the size does
   not; **not reproduced**: the shape does not hold. What failed is marked in the reason.
 - *Numbers of the papers* are stars in the plots. Where a paper has only a curve in a figure, there
   are none: the curves themselves could not be read.
-- *Scale.* R and memory are smaller than the papers' by one factor ({scales}); pages, partitions,
-  disk and skew are the papers'. By the papers' own equations rates do not change by that.
+- *Scale.* Each result says its own. R and memory are smaller than the papers' by one factor
+  ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own equations rates do not change by that.
 - *Memory.* Our rows take less memory than the papers'. A join gets the memory in which as many rows
   find room as in the paper's; stored results say how much that was.
 - *Clocks.* {clocks}

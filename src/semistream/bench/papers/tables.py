@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from semistream.bench.masters import kept_master
 from semistream.bench.papers.ground import ENDLESS, Ground, Held, Played, play
-from semistream.bench.papers.machine import Machine
+from semistream.bench.papers.machine import PAGE_BYTES, Machine
 from semistream.core.clock import Clock
 from semistream.core.errors import BudgetError
 from semistream.core.stats import latency_percentile_s
@@ -56,7 +56,8 @@ class Table:
 
     def master(self, ground: Ground) -> FileMaster:
         """Open the master, building it if need be; it stays open with the ground."""
-        name = f"{self.name}-seed{ground.seed}-fill{self.fill:g}-format{FORMAT}.master"
+        store = f"fill{self.fill:g}-format{FORMAT}-{PAGE_BYTES // 1024}k"
+        name = f"{self.name}-seed{ground.seed}-{store}.master"
         workload = self.workload
         return ground.kept(
             name,
@@ -67,6 +68,7 @@ class Table:
                 workload.master_rows,
                 io="buffered",
                 fill=self.fill,
+                page_size=PAGE_BYTES,
             ),
         )
 
