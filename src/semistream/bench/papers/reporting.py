@@ -26,7 +26,8 @@ a verdict. The verdict is computed by a rule that stands beside the experiment i
 - *Numbers of the papers* are stars in the plots. Where a paper has only a curve in a figure, there
   are none: the curves themselves could not be read.
 - *Scale.* Each result says its own. R and memory are smaller than the papers' by one factor
-  ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own equations rates do not change by that.
+  ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own
+  equations rates do not change by that.
 - *Memory.* Our rows take less memory than the papers'. A join gets the memory in which as many rows
   find room as in the paper's; stored results say how much that was.
 - *Clocks.* {clocks}
