@@ -60,12 +60,14 @@ def test_core_planned_for_the_papers_disk(run: Run, workdir: Path) -> None:
     options = ["--io", "buffered", "--workdir", workdir, "--json", "--joins", "sweepjoin"]
     cells = {}
     for disk in ("this", "papers"):
-        ended = run(*SMALL, *options, "--memory", "20%", "--skew", "0", "--disk", disk)
+        # So little memory that few pages are wanted in a sweep, with gaps between them.
+        sparse = ["--rows", 100_000, "--memory", "250kB", "--skew", "0", "--disk", disk]
+        ended = run(*SMALL, *options, *sparse)
         assert ended.code == 0
         (cells[disk],) = ended.json
         assert cells[disk]["verified"] is True
     rates = {disk: cell["modelled_rows_per_s"] for disk, cell in cells.items()}
-    assert rates["papers"] >= 0.9 * rates["this"]
+    assert rates["papers"] > 2 * rates["this"]
     assert run(*SMALL, "--disk", "floppy").code == 2
 
 

@@ -63,6 +63,18 @@ def memories_option(default: str) -> Callable[[_F], _F]:
     )
 
 
+def batch_rows_option(default: str) -> Callable[[_F], _F]:
+    """`--batch-rows` of a grid: several in one word."""
+    return click.option(
+        "--batch-rows",
+        callback=whole_numbers,
+        metavar="NUMBER[,NUMBER…]",
+        default=default,
+        show_default=True,
+        help="Rows of a micro-batch.",
+    )
+
+
 def skews_option(default: str, of: str = "the stream's keys") -> Callable[[_F], _F]:
     """`--skew` of a grid: several in one word."""
     return click.option(

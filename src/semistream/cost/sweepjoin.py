@@ -16,6 +16,7 @@ from semistream.cost.model import (
 )
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
+from semistream.joins.cache import RECENT_BYTES
 from semistream.joins.indexed import SPARE_ROWS
 from semistream.joins.sweepjoin import (
     BUFFER_PART,
@@ -64,9 +65,10 @@ class SweepJoinModel(CostModel):
         self, workload: Workload, plan: Plan, disk_share: float
     ) -> tuple[float, float, float]:
         """Keys in the cache, the share of the stream they answer, and the rows of the pool."""
-        slot, record = workload.slot_bytes, workload.cached_bytes * workload.key_rows
+        cached = workload.cached_bytes + RECENT_BYTES
+        slot, record = workload.slot_bytes, cached * workload.key_rows
         room, asked = plan.shares["pool and cache"], workload.frequencies
-        worth = max(2 * workload.cached_bytes / slot * disk_share, 1.0) * workload.key_rows
+        worth = max(2 * cached / slot * disk_share, 1.0) * workload.key_rows
 
         def surplus(keys: float) -> float:
             pool = max(room - keys * record, 66 * slot) / slot

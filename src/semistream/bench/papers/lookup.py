@@ -161,7 +161,7 @@ def _better_on_tpch(curves: Curves) -> Verdict:
                 curves["hybridjoin2, skewed"],
                 curves["hybridjoin, skewed"],
                 "with Zipf keys put in",
-                1.03,
+                1.05,
             )
         ],
         [

@@ -132,7 +132,7 @@ def _nominal(ground: Ground, percent: float) -> float:
 def _less_memory(curves: Curves) -> Verdict:
     ssbj, mesh = curves[JOIN], curves[SCAN]
     return judge(
-        [above(mesh, ssbj, "memory of MESHJOIN beside SSBJ", 1.1)],
+        [above(mesh, ssbj, "memory of MESHJOIN beside SSBJ", 1.2)],
         [within(mesh, ssbj, "of the size reported", 4, 9)],
     )
 
@@ -144,7 +144,7 @@ def _gain(low: float, high: float) -> object:
     def rule(curves: Curves) -> Verdict:
         ssbj, mesh = curves[JOIN], curves[SCAN]
         return judge(
-            [above(ssbj, mesh, "SSBJ beside MESHJOIN", 1.1)],
+            [above(ssbj, mesh, "SSBJ beside MESHJOIN", 1.2)],
             [within(ssbj, mesh, "of the size reported", low, high)],
         )
 

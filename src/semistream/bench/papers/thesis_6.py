@@ -150,10 +150,10 @@ def _non_swappable(ground: Ground, x: float, series: str) -> Measured:
 def models_agree(
     curves: Curves, near_enough: float, shape: Callable[[Curve, str], Check]
 ) -> Verdict:
-    """The run has that shape and is within 30 % of the model; or as close as `near_enough`."""
+    """The run has that shape and is within 20 % of the model; or as close as `near_enough`."""
     measured, calculated = curves["measured"], curves["model"]
     return judge(
-        [shape(measured, "the run"), close(measured, calculated, "model and run", 0.3)],
+        [shape(measured, "the run"), close(measured, calculated, "model and run", 0.2)],
         [close(measured, calculated, "model and run", near_enough)],
     )
 

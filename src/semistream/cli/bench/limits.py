@@ -12,12 +12,12 @@ from semistream.bench.masters import default_workdir, product_master
 from semistream.bench.side_by_side import CACHES, PeersOptions
 from semistream.cli import render
 from semistream.cli.options import (
+    batch_rows_option,
     json_option,
     memories_option,
     names,
     out_option,
     skews_option,
-    whole_numbers,
     workdir_option,
 )
 
@@ -26,14 +26,7 @@ from semistream.cli.options import (
 @click.option("--rows", type=int, default=10_000_000, show_default=True, help="Rows of the master.")
 @memories_option("5%,1%,10%")
 @skews_option("1,0,0.5")
-@click.option(
-    "--batch-rows",
-    callback=whole_numbers,
-    metavar="NUMBER[,NUMBER…]",
-    default="100000,10000,1000000",
-    show_default=True,
-    help="Rows of a micro-batch.",
-)
+@batch_rows_option("100000,10000,1000000")
 @click.option(
     "--cache",
     callback=names,

@@ -26,6 +26,7 @@ from semistream.bench.side_by_side import (
 )
 from semistream.cli import render
 from semistream.cli.options import (
+    batch_rows_option,
     json_option,
     memories_option,
     names,
@@ -58,14 +59,7 @@ GROWTH = "1000000,10000000,50000000"
 @click.option("--rows", type=int, default=10_000_000, show_default=True, help="Rows of the master.")
 @memories_option("5%,1%,10%")
 @skews_option("1,0,0.5")
-@click.option(
-    "--batch-rows",
-    callback=whole_numbers,
-    metavar="NUMBER[,NUMBER…]",
-    default="100000,1000,10000,1000000",
-    show_default=True,
-    help="Rows of a micro-batch.",
-)
+@batch_rows_option("100000,1000,10000,1000000")
 @click.option(
     "--cache",
     callback=names,

@@ -12,10 +12,10 @@ from semistream.bench import results
 from semistream.bench.masters import default_workdir
 from semistream.cli import render
 from semistream.cli.options import (
+    batch_rows_option,
     json_option,
     names,
     out_option,
-    whole_numbers,
     workdir_option,
 )
 from semistream.etl.pipeline import Spark
@@ -26,14 +26,7 @@ if TYPE_CHECKING:
 
 @click.command("spark")
 @click.option("--rows", type=int, default=10_000_000, show_default=True, help="Rows of the master.")
-@click.option(
-    "--batch-rows",
-    callback=whole_numbers,
-    metavar="NUMBER[,NUMBER…]",
-    default="10000,100000",
-    show_default=True,
-    help="Rows of a micro-batch.",
-)
+@batch_rows_option("10000,100000")
 @click.option("--memory", default="5%", show_default=True, help="Memory of the whole join.")
 @click.option("--skew", type=click.FloatRange(min=0), default=1.0, show_default=True)
 @click.option(
