@@ -43,7 +43,7 @@ SPARE_ROWS = 256
 """Rows looked up beyond those for which there seems to be room."""
 
 RUNS = 64
-"""Runs planned ahead."""
+"""Runs planned ahead, unless a join wants more."""
 
 
 class IndexedJoin(Operator):
@@ -60,6 +60,8 @@ class IndexedJoin(Operator):
     """Whether `push` joins pages to make room for more rows, as long as the output has any."""
     absent: AbsentFilter | None = None
     """Rules out keys that are not there, for joins that make one."""
+    most_runs = RUNS
+    """Runs planned ahead, at most."""
     keeps_cache = False
     """Whether cached rows stay when the join moves to another version of the master."""
 
@@ -94,13 +96,13 @@ class IndexedJoin(Operator):
             self.frames = Struct(FRAMES)
         self._found = np.empty(INTAKE_ROWS, np.int32)
         self._pages = np.empty(INTAKE_ROWS, np.int32)
-        self._runs = np.zeros((RUNS, 2), np.int64)
+        self._runs = np.zeros((self.most_runs, 2), np.int64)
         self._progress = np.zeros(4, np.int64)
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        lists = 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS
+        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS
         return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property

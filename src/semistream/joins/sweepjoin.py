@@ -13,7 +13,7 @@ from semistream.core.join import Traits
 from semistream.joins.absent import BITS_PER_ROW, AbsentFilter
 from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
-from semistream.joins.indexed import RUNS, IndexedJoin
+from semistream.joins.indexed import IndexedJoin
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
@@ -34,6 +34,10 @@ MOST_OUTPUT_BYTES = 2_000_000
 MOST_PLANS = 32
 """A step fills the output unless this much reading does not: small batches of results would cost
 more than the joining."""
+
+LEAST_RUNS, MOST_RUNS, BYTES_PER_RUN = 64, 1024, 8192
+"""Runs planned ahead: one for this much memory. Where each row needs a page of its own, a plan of
+few runs is soon read, and Python is asked for the next too often."""
 
 FIRST_CACHE_SHARE = 0.3
 
@@ -104,6 +108,7 @@ class SweepJoin(IndexedJoin):
         gap = GAP_BYTES[master.io] // master.page_bytes
         self._gap_pages = gap if gap_pages is None else gap_pages
         self._disk_bound = gap_pages is not None
+        self.most_runs = min(max(budget.limit_bytes // BYTES_PER_RUN, LEAST_RUNS), MOST_RUNS)
         super().__init__(master, binding, budget, **common)
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
@@ -176,7 +181,7 @@ class SweepJoin(IndexedJoin):
 
     def work(self) -> None:
         for _ in range(MOST_PLANS):
-            if self.runs_left < RUNS // 4:
+            if self.runs_left < self.most_runs // 4:
                 self._plan_ahead()
             if self.join_planned() == FULL or not self.waiting.rows:
                 break
@@ -188,7 +193,7 @@ class SweepJoin(IndexedJoin):
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         for _ in range(2):
-            room = np.empty((RUNS - self.runs_left, 2), np.int64)
+            room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(
                 self.waiting.state.kernel,
                 self.master.index.kernel,
