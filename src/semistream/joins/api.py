@@ -15,6 +15,7 @@ from semistream.core.join import SemiStreamJoin
 from semistream.core.stats import JoinStats
 from semistream.joins.binding import On
 from semistream.joins.operator import Operator
+from semistream.joins.parallel import ParallelJoin
 from semistream.joins.registry import make_join
 from semistream.store.file import FileMaster
 
@@ -106,7 +107,7 @@ def moved(operator: SemiStreamJoin) -> Iterator[pa.RecordBatch]:
 
     Rows that wait are joined with the version that they came to; their results are yielded.
     """
-    assert isinstance(operator, Operator)
+    assert isinstance(operator, Operator | ParallelJoin)
     newer = operator.master.newer()
     if newer is not None:
         yield from operator.finish()
@@ -125,6 +126,7 @@ def join(
     condition: Condition | None = None,
     mark: str | None = None,
     follow: bool = False,
+    threads: int | None = None,
     **options: Any,
 ) -> JoinedStream:
     """Join a stream with a master within `memory`; an iterator of record batches with `.stats`.
@@ -146,6 +148,9 @@ def join(
     With `follow` each batch of the stream is joined with the version of the master that is current
     when the batch comes, wholly; without it all are joined with the one that is current now.
 
+    `threads` divides the keys among so many threads, in the same memory. By default they are as
+    many as there are processors with `algorithm="auto"`, if the memory suffices, else one.
+
     `max_wait` ("500 ms", or seconds) bounds the time from taking a row to its result. The stream is
     asked for its next batch in between, so one that has nothing must say so with an empty batch.
     `overload="shed:topw"` drops rows of batches that are larger than the join can keep up with, to
@@ -164,6 +169,7 @@ def join(
         columns=columns,
         condition=condition,
         mark=mark,
+        threads=threads if threads is not None or algorithm == "auto" else 1,
         **options,
     )
     return JoinedStream(operator, batches, follow=follow)

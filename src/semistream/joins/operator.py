@@ -40,6 +40,15 @@ PART_ROWS = 16_384
 """Rows of a batch that are made ready at once."""
 
 
+def check_batch(batch: object) -> None:
+    """Complain of what is no batch of rows."""
+    if not isinstance(batch, pa.RecordBatch):
+        raise SchemaError(
+            f"a {type(batch).__name__} was pushed, not a pyarrow.RecordBatch",
+            hint="push the batches of a table: table.to_batches()",
+        )
+
+
 class Operator(SemiStreamJoin):
     """Base of the joins. A subclass divides the memory, takes rows in and works on them.
 
@@ -125,11 +134,7 @@ class Operator(SemiStreamJoin):
 
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()
-        if not isinstance(batch, pa.RecordBatch):
-            raise SchemaError(
-                f"a {type(batch).__name__} was pushed, not a pyarrow.RecordBatch",
-                hint="push the batches of a table: table.to_batches()",
-            )
+        check_batch(batch)
         if batch.num_rows == 0:
             return 0
         if self._deadline is not None and self._deadline.is_flushing and self.refuses_in_flush:

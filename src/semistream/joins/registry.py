@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
 from semistream.joins.overload import BLOCK, Overload
+from semistream.joins.parallel import ParallelJoin, threads_for
 from semistream.joins.partitionedjoin import PartitionedJoin
 from semistream.joins.rmeshjoin import RMeshJoin
 from semistream.joins.ssbj import SemiStreamBalancedJoin
@@ -98,8 +100,9 @@ def make_join(
     shed_to: ShedTo | None = None,
     shed_rows: int | None = None,
     weights: str | None = None,
+    threads: int | None = 1,
     **options: Any,
-) -> Operator | Any:  # Any: who asks for it gets a SheddingJoin
+) -> Operator | Any:  # Any: who asks for it gets a SheddingJoin or a ParallelJoin
     """The operator `name` for a stream of `schema` and a `master` (a path or an open one).
 
     Partners have equal keys (`on`), or meet a `condition`, or both. `mark` names a further column
@@ -112,6 +115,9 @@ def make_join(
     default as many as an eighth of the memory holds), chosen by that policy; the others go to
     `shed_to`, a file or a function, to be joined later. `weights` names a column of the results
     that says for how many rows each stands, for the two policies that sample.
+
+    With `threads` the keys are divided among so many joins that work side by side, in one memory;
+    None are as many as there are processors, if the memory suffices.
     """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
@@ -133,14 +139,25 @@ def make_join(
     size = parse_bytes(memory, of=opened.data_bytes)
     options |= {"clock": clock or SystemClock(), "seed": seed}
 
-    def make(stream: pa.Schema, limit_bytes: int) -> Operator:
-        binding = Binding.of(stream, opened, on, how, columns, condition, mark)
-        return kind(opened, binding, MemoryBudget(limit_bytes, owner=kind.name), **options)
+    def bind(stream: pa.Schema) -> Binding:
+        return Binding.of(stream, opened, on, how, columns, condition, mark)
 
+    def make(stream: pa.Schema, part: FileMaster, limit_bytes: int) -> Operator:
+        return kind(part, bind(stream), MemoryBudget(limit_bytes, owner=kind.name), **options)
+
+    prevented = "a join that sheds rows" if shedding is not None else None
+    if condition is not None:
+        prevented = "a condition other than equal keys"
+    count = threads_for(threads, opened, size, prevented)
+    if count > 1:
+        budget = MemoryBudget(size, owner=kind.name)
+        return ParallelJoin(partial(make, schema), opened, bind(schema), budget, count)
     if shedding is None:
-        return make(schema, size)
-    binding = Binding.of(schema, opened, on, how, columns, condition, mark)
-    return shedding.join(make, binding, opened, size, seed)
+        return make(schema, opened, size)
+    return shedding.join(
+        lambda stream, limit_bytes: make(stream, opened, limit_bytes),
+        bind(schema), opened, size, seed,
+    )  # fmt: skip
 
 
 def _options_of(kind: type[Operator]) -> set[str]:

@@ -47,7 +47,8 @@ CLASSES = 1 << CLASS_BITS
 """Classes of frequency in each shard of a master in frequency order."""
 
 INDEX = struct_type(
-    "first narrow base continued shard_start shards pages segment_start class_of class_parts"
+    "first narrow base continued shard_start shards pages segment_start class_of class_parts "
+    "guides guide_count guide_base guide_shift"
 )
 """The sparse index: the first key64 of every page, minus `base`, and where shards begin (one entry
 more than there are shards). Unsigned 32-bit (`narrow`) where the keys' range allows it, else
@@ -56,7 +57,11 @@ with the key that the page before ends with; it is 0 where keys are unique.
 
 In a master in frequency order a shard has a segment for each class of frequency, which has its
 pages in the order of key64: `segment_start` says where they begin, and `class_of` is the address of
-a static function from key64 to class (see `class_of_key`). Both are 0 in a master in key order."""
+a static function from key64 to class (see `class_of_key`). Both are 0 in a master in key order.
+
+Keys need not be even: `guides` divide the range of the firsts from `guide_base` on into
+`guide_count` parts of 2^`guide_shift`, and have for each shard and part the first page that does
+not begin before it, and the end. They are 0 where there are none."""
 
 
 @inlined
@@ -85,6 +90,29 @@ def shards_of(keys: _I64, shards: int, out: npt.NDArray[np.int32]) -> None:
     """The shard of every key."""
     for i in range(keys.size):
         out[i] = np.int32(shard_of(keys[i], shards))
+
+
+@kernel
+def divide(keys: _I64, borders: _I64, parts: _U8, order: _I64, ends: _I64) -> None:
+    """Order rows by the part of their key, and tell where the rows of each part end.
+
+    `parts` has that of each range between the borders. Rows of a part keep their order.
+    """
+    part_of = np.empty(keys.size, np.uint8)
+    ends[:] = 0
+    for i in range(keys.size):
+        # All borders are compared, several at once: a search would be one surprise after the other.
+        key, below = keys[i], 0
+        for j in range(borders.size):
+            below += np.int64(borders[j] <= key)
+        part_of[i] = parts[below]
+        ends[part_of[i]] += 1
+    total = 0
+    for part in range(ends.size):
+        total, ends[part] = total + ends[part], total
+    for i in range(keys.size):
+        order[ends[part_of[i]]] = i
+        ends[part_of[i]] += 1
 
 
 @inlined
@@ -268,7 +296,19 @@ def page_of(index: Any, key: int) -> int:
             # Beyond 32 bits no page begins: the last page is the only candidate.
             return end - 1
         wanted = np.int64(distance)
-    page = _lower_bound_index(index, start, end, wanted)
+    page = end
+    if index.guides != 0:
+        if wanted < index.guide_base:
+            return -1
+        part = np.uint64(wanted) - np.uint64(index.guide_base)
+        part >>= np.uint64(index.guide_shift)
+        if part < np.uint64(index.guide_count):
+            guide = index.guides + 4 * (shard * (index.guide_count + 1) + np.int64(part))
+            page, after = np.int64(load_u32(guide)), np.int64(load_u32(guide + 4))
+            if page < after:
+                page = _lower_bound_index(index, page, after, wanted)
+    else:
+        page = _lower_bound_index(index, start, end, wanted)
     if page < end and first_of(index, page) == wanted and not is_continued(index, page):
         return page
     return page - 1 if page > start else -1

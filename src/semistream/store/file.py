@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.changing import first_wrong_page
-from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
+from semistream.kernels.pages import CLASSES, INDEX, divide, first_bad_page, locate
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
@@ -34,6 +34,13 @@ from semistream.store.writing import index_checksum, master_layout
 
 IO_MODES = ("buffered", "direct")
 
+RANGES_PER_PART = 16
+"""Ranges of keys in each part of a master that is joined in parts. With one range a part would have
+all that is asked for lately, where new keys are larger than old ones."""
+
+PAGES_PER_GUIDE = 16
+"""Pages for each guide of the index: as many entries as a line of the processor's cache has."""
+
 TOUCHED = "touched"
 """The file of a version that names the keys which differ from the version before."""
 
@@ -44,13 +51,15 @@ class FileMaster:
 
     Reading is safe from several threads and processes: nothing of an opened version ever changes.
     `io="direct"` bypasses the operating system's cache, so that memory is what the budget says.
-    With `shard` only the pages of that shard are known, as if they were the whole master.
+    With `shard` only the pages of that shard are known, as if they were the whole master; with
+    `part` (which, of how many) only those that may hold keys which `divided` gives to that part.
     """
 
     path: Path
     manifest: Manifest
     io: str = "buffered"
     shard: int | None = None
+    part: tuple[int, int] | None = None
     spec: KeySpec = field(init=False)
     layout: RowLayout = field(init=False)
     index: Struct = field(init=False)
@@ -61,6 +70,9 @@ class FileMaster:
     _checked: npt.NDArray[np.uint8] = field(init=False)
     _places: npt.NDArray[np.uint32] | None = field(init=False, default=None)
     _stamp: tuple[int, int] = field(init=False, default=(0, 0))
+    _routes: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None = field(
+        init=False, default=None
+    )
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -89,13 +101,14 @@ class FileMaster:
 
     @property
     def pages(self) -> int:
-        """Pages of the shards that were opened."""
-        return sum(shard.pages for shard in self.shards)
+        """Pages of what was opened."""
+        return int(self._shard_start[-1])
 
     @property
     def rows(self) -> int:
-        """Rows in the shards that were opened."""
-        return sum(shard.rows for shard in self.shards)
+        """Rows of what was opened; of a part about as many."""
+        rows, pages = (sum(getattr(one, of) for one in self.shards) for of in ("rows", "pages"))
+        return rows if self.part is None else rows * self.pages // max(pages, 1)
 
     @property
     def data_bytes(self) -> int:
@@ -112,7 +125,8 @@ class FileMaster:
         """Memory of the index, charged to the budget of every join that uses it."""
         marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
         places = 0 if self._places is None else self._places.nbytes
-        return int(self.index.array("first").nbytes + marks + places)
+        guides = 0 if self.by_frequency else self.index.array("guides").nbytes
+        return int(self.index.array("first").nbytes + guides + marks + places)
 
     @property
     def by_frequency(self) -> bool:
@@ -130,9 +144,28 @@ class FileMaster:
         Ranges go over all shards; each has about as many pages as the others.
         """
         index = self.index
-        firsts = np.sort(index.array("first").astype(np.int64)) + int(index.base)
-        at = np.arange(1, ranges) * len(firsts) // ranges
-        return firsts[at] if len(firsts) else np.empty(0, np.int64)
+        return _borders(index.array("first").astype(np.int64) + int(index.base), ranges)
+
+    def divided(
+        self, keys: npt.NDArray[np.int64], parts: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Rows in the order of the part to which their key belongs, and where each part ends.
+
+        Every key belongs to one, whether the master has it or not.
+        """
+        ranges = parts * RANGES_PER_PART
+        if self._routes is None or len(self._routes[1]) != ranges:
+            self._routes = self.borders(ranges), np.arange(ranges, dtype=np.uint8) % parts
+        order, ends = np.empty(len(keys), np.int64), np.empty(parts, np.int64)
+        divide(keys, *self._routes, order, ends)
+        return order, ends
+
+    def in_parts(self, parts: int) -> list[FileMaster]:
+        """The same version in parts, each to be closed by itself."""
+        return [
+            FileMaster(self.path, self.manifest, self.io, part=(number, parts))
+            for number in range(parts)
+        ]
 
     def locate(
         self,
@@ -200,7 +233,7 @@ class FileMaster:
         if manifest.version == self.manifest.version:
             self._stamp = stamp
             return None
-        return FileMaster(self.path, manifest, self.io, self.shard)
+        return FileMaster(self.path, manifest, self.io, self.shard, self.part)
 
     def touched_since(self, version: int) -> npt.NDArray[np.int64] | None:
         """key64 of all keys that may differ from those of an earlier version; None: not known."""
@@ -309,28 +342,35 @@ class FileMaster:
             first, continued = first[begin : begin + pages], continued[begin : begin + pages]
             places = places[begin : begin + pages].copy()
             starts = np.array([0, pages], np.int64)
+        if self.part is not None:
+            wanted = _pages_of_part(first, starts, *self.part)
+            follows = np.diff(wanted, prepend=-2) == 1
+            shard = np.searchsorted(starts, wanted, side="right") - 1
+            places = places[wanted] if placed else (wanted - starts[shard]).astype(np.uint32)
+            first, placed, pages = first[wanted], 1, len(wanted)
+            continued = continued[wanted] * follows if len(continued) else continued
+            starts = np.searchsorted(wanted, starts).astype(np.int64)
         if placed:
             self._places = places
         self._shard_start, self._continued = starts, continued.copy()
         self._checked = np.zeros((int(starts[-1]) + 7) // 8, np.uint8)
-        base = int(first.min()) if pages else 0
-        narrow = not pages or int(first.max()) - base <= 0xFFFFFFFF
+        least = int(first.min()) if pages else 0
+        narrow = not pages or int(first.max()) - least <= 0xFFFFFFFF
         return Struct(
             INDEX,
-            first=(first - base).astype(np.uint32) if narrow else first.copy(),
+            first=(first - least).astype(np.uint32) if narrow else first.copy(),
             narrow=narrow,
-            base=base if narrow else 0,
+            base=least if narrow else 0,
             continued=self._continued if len(continued) else 0,
             shard_start=starts,
             shards=len(starts) - 1,
             pages=pages,
-            **self._class_fields(),
+            guide_base=0 if narrow else least,
+            **(self._class_fields() if self.by_frequency else _guides(first, starts)),
         )
 
     def _class_fields(self) -> dict[str, Any]:
         """What the index has besides in a master in frequency order."""
-        if not self.by_frequency:
-            return {}
         words = CLASSES * len(self.manifest.shards) + 1
         starts = self._classes[: 8 * words].view(np.int64)
         if self.shard is not None:
@@ -370,6 +410,45 @@ class FileMaster:
                     "the first that is missing",
                     hint="restore the file or build the master again",
                 )
+
+
+def _guides(firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> dict[str, Any]:
+    """Where to look for a key among the first ones of pages, see `INDEX`."""
+    count = max(len(firsts) // PAGES_PER_GUIDE, 1)
+    # Unsigned, because the distance of two keys may need all 64 bits.
+    far = firsts.view(np.uint64) - np.uint64(firsts.min() if len(firsts) else 0)
+    shift = max(int(far.max(initial=0)).bit_length() - (count.bit_length() - 1), 0)
+    edges = np.arange(count, dtype=np.uint64) << np.uint64(shift)
+    guides = [
+        np.append(start + np.searchsorted(far[start:end], edges), end)
+        for start, end in pairwise(starts.tolist())
+    ]
+    return {
+        "guides": np.concatenate(guides).astype(np.uint32),
+        "guide_count": count,
+        "guide_shift": shift,
+    }
+
+
+def _borders(firsts: npt.NDArray[np.int64], ranges: int) -> npt.NDArray[np.int64]:
+    """The keys at which ranges of about as many pages begin, given the first key of every page."""
+    at = np.arange(1, ranges) * len(firsts) // ranges
+    return np.sort(firsts)[at] if len(firsts) else np.empty(0, np.int64)
+
+
+def _pages_of_part(
+    firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], part: int, parts: int
+) -> npt.NDArray[np.int64]:
+    """Pages that may hold keys of a part: in each shard those of every range that it has."""
+    borders = _borders(firsts, parts * RANGES_PER_PART)
+    found = []
+    for start, end in pairwise(starts.tolist()):
+        # A range begins somewhere in the page before the first that begins in it.
+        into = np.searchsorted(firsts[start:end], borders)
+        begins = np.maximum(np.concatenate(([0], into - 1)), 0)[part::parts]
+        ends = np.concatenate((into, [end - start]))[part::parts]
+        found += [np.arange(a, b) + start for a, b in zip(begins, ends, strict=True)]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def _unreadable(file: Path, error: OSError) -> StoreError:

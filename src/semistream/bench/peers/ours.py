@@ -31,7 +31,13 @@ class Drained(Peer):
         # Direct reads are cold by themselves.
         io = "direct" if cold else "buffered"
         self._operator = make_join(
-            "auto", self.store, on=KEY, schema=sale_schema(), memory=memory_bytes, io=io
+            "auto",
+            self.store,
+            on=KEY,
+            schema=sale_schema(),
+            memory=memory_bytes,
+            io=io,
+            threads=None,
         )
 
     @property

@@ -1,0 +1,287 @@
+"""`threads=`: a join in parts that work side by side, each on keys of its own."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+import pyarrow as pa
+
+from semistream.core.budget import MemoryBudget, MemoryPlan
+from semistream.core.errors import CallOrderError, OptionError, SchemaError
+from semistream.core.join import SemiStreamJoin, Snapshot, Traits
+from semistream.core.stats import JoinStats
+from semistream.joins.binding import Binding
+from semistream.joins.operator import Operator, check_batch
+from semistream.store.file import FileMaster
+
+_T = TypeVar("_T")
+
+PartMaker = Callable[[FileMaster, int], Operator]
+"""Makes the join of one part of the master, with so many bytes."""
+
+HAND_SHARE = 32
+"""Rows on their way to the parts take at most this share of the memory."""
+
+LEAST_CUT, MOST_CUT = 256, 65_536
+"""Rows that are divided among the parts at once."""
+
+LEAST_WORK = 128
+"""With fewer rows the caller does the work of all parts: waking a thread takes as long."""
+
+LEAST_BYTES, LEAST_BYTES_PER_PAGE = 8_000_000, 64
+"""Below this memory for a part, or for a page of the master, one thread is the default: each part
+has an output, a read buffer and lists of its own, and pages have longer entries in the index."""
+
+MOST_THREADS = 255
+DEFAULT_MOST_THREADS = 8
+
+
+def threads_for(
+    threads: int | None, master: FileMaster, memory_bytes: int, prevented: str | None
+) -> int:
+    """How many threads a join gets; None asks for as many as there are processors.
+
+    `prevented` says what else of the join allows only one. None then is one, and more an error.
+    """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise OptionError(
+            f"threads={threads} is not a number of threads",
+            hint=f"give 1 to {MOST_THREADS}, or None for as many as there are processors",
+        )
+    if master.by_frequency:
+        prevented = "a master in the order of frequency"
+    if prevented is not None:
+        if threads is not None and threads > 1:
+            raise OptionError(f"{prevented} is joined by one thread", hint="leave threads= out")
+        return 1
+    if threads is not None:
+        return threads
+    if memory_bytes < LEAST_BYTES_PER_PAGE * master.pages:
+        return 1
+    processors = len(os.sched_getaffinity(0))
+    return max(min(processors, DEFAULT_MOST_THREADS, memory_bytes // LEAST_BYTES), 1)
+
+
+class ParallelJoin(SemiStreamJoin):
+    """The same join several times, each on a part of the keys and with its share of the memory.
+
+    The master's keys are cut into ranges that go to the parts in turn, so that pages serve as many
+    waiting rows as they would in one join, and each part has its share of what is asked for most.
+    Rows are divided as they come; kernels run without the interpreter's lock. Where the output of a
+    part is full, rows that were accepted stay in hand until results have been taken.
+    """
+
+    name = "parallel"
+    traits = Traits(paper="this project", idea="parts of the keys, a thread for each", skew="tuple")
+
+    def __init__(
+        self,
+        make: PartMaker,
+        master: FileMaster,
+        binding: Binding,
+        budget: MemoryBudget,
+        threads: int,
+    ) -> None:
+        self.master = master
+        self.output_schema = binding.output_schema
+        self._binding = binding
+        self._budget = budget
+        hand = budget.limit_bytes // HAND_SHARE
+        # A row lies there twice, as it came and divided.
+        self._cut_rows = min(max(hand // 2 // _row_bytes(binding), LEAST_CUT), MOST_CUT)
+        budget.set("index", master.index_bytes)
+        budget.set("rows in hand", hand)
+        self._masters = master.in_parts(threads)
+        self._parts = [make(part, budget.free_bytes // threads) for part in self._masters]
+        self._rests: list[pa.RecordBatch | None] = [None] * threads
+        self._ready: deque[pa.RecordBatch] = deque()
+        self._pool = ThreadPoolExecutor(threads - 1, "semistream")
+        self._closed = False
+
+    @property
+    def stats(self) -> JoinStats:
+        records = [part.stats for part in self._parts]
+        held, plans = self._held_rows, [one.plan for one in records if one.plan is not None]
+        shares: dict[str, int] = self._budget.in_use()
+        for plan in plans:
+            for name, size in plan.shares.items():
+                shares[name] = shares.get(name, 0) + size
+        total = JoinStats.total(records)
+        for name, size in self._budget:
+            total.bytes_by_component[name] = total.bytes_by_component.get(name, 0) + size
+        reason = f"{len(records)} threads, each with a part of the keys; of one: {plans[0].reason}"
+        return replace(
+            total,
+            algorithm="+".join(sorted({one.algorithm for one in records})),
+            rows_in=total.rows_in + held,
+            rows_waiting=total.rows_waiting + held,
+            bytes_in_use=total.bytes_in_use + self._budget.used_bytes,
+            bytes_peak=total.bytes_peak + self._budget.peak_bytes,
+            bytes_limit=self._budget.limit_bytes,
+            plan=MemoryPlan(sum(shares.values()), shares, reason),
+        )
+
+    @property
+    def _held_rows(self) -> int:
+        return sum(rest.num_rows for rest in self._rests if rest is not None)
+
+    def push(self, batch: pa.RecordBatch) -> int:
+        self._check_open()
+        check_batch(batch)
+        accepted = 0
+        while accepted < batch.num_rows and not self._held_rows and not self.is_due:
+            cut = batch.slice(accepted, self._cut_rows)
+            self._rests = self._divided(cut)
+            accepted += cut.num_rows
+            self._on_all(self._push_rest, cut.num_rows)
+        return accepted
+
+    def step(self) -> pa.RecordBatch | None:
+        self._check_open()
+        if not self._ready:
+            rows = self._held_rows + sum(part.rows_waiting for part in self._parts)
+            results = self._on_all(self._step_part, rows)
+            self._ready.extend(one for one in results if one is not None)
+        return self._ready.popleft() if self._ready else None
+
+    def take(self) -> pa.RecordBatch | None:
+        self._check_open()
+        if not self._ready:
+            results = [part.take() for part in self._parts]
+            self._ready.extend(one for one in results if one is not None)
+        return self._ready.popleft() if self._ready else None
+
+    @property
+    def is_due(self) -> bool:
+        return any(part.is_due for part in self._parts)
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        self._check_open()
+        while self._is_busy:
+            batch = self.step()
+            if batch is not None:
+                yield batch
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether rows or results are anywhere."""
+        parts = any(part.rows_waiting or part.pending for part in self._parts)
+        return parts or bool(self._ready) or self._held_rows > 0
+
+    def snapshot(self) -> Snapshot:
+        self._check_open()
+        parts = pa.array([part.snapshot().to_bytes() for part in self._parts], pa.binary())
+        rests = [rest for rest in self._rests if rest is not None]
+        return Snapshot(
+            self.name,
+            pa.record_batch({"part": parts}),
+            _together(list(self._ready)),
+            {"threads": len(self._parts)},
+            _together(rests),
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self._check_open()
+        threads = snapshot.position.get("threads", 1)
+        if snapshot.algorithm != self.name or threads != len(self._parts):
+            raise SchemaError(
+                f"the snapshot is of {threads} threads, this join has {len(self._parts)}",
+                hint=f"restore it into a join with threads={threads}",
+            )
+        for part, state in zip(self._parts, snapshot.rows.column("part"), strict=True):
+            part.restore(Snapshot.from_bytes(state.as_py()))
+        if snapshot.pending is not None:
+            self._ready.append(snapshot.pending)
+        if snapshot.arrived is not None:
+            self._rests = self._divided(snapshot.arrived)
+
+    def move_to(self, master: FileMaster) -> None:
+        """Go on with another version of the master, see `Operator.move_to`."""
+        self._check_open()
+        waiting = self._held_rows + sum(part.rows_waiting for part in self._parts)
+        if waiting:
+            raise CallOrderError(
+                f"{waiting} rows wait in this join for the version it has",
+                hint="drain it with finish() before it moves to another one",
+            )
+        masters = master.in_parts(len(self._parts))
+        moved = 0
+        try:
+            for part, new in zip(self._parts, masters, strict=True):
+                part.move_to(new)
+                moved += 1
+        except BaseException:
+            # All parts have one version, always.
+            for part, old in zip(self._parts[:moved], self._masters, strict=False):
+                part.move_to(old)
+            for new in masters:
+                new.close()
+            raise
+        for old in self._masters:
+            old.close()
+        self.master, self._masters = master, masters
+        self._budget.set("index", master.index_bytes)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._pool.shutdown()
+            for part, master in zip(self._parts, self._masters, strict=True):
+                part.close()
+                master.close()
+
+    def _divided(self, batch: pa.RecordBatch) -> list[pa.RecordBatch | None]:
+        """The rows of every part."""
+        keys, _ = self._binding.keys(batch)
+        order, ends = self.master.divided(keys.key64, len(self._parts))
+        rows = batch.take(pa.array(order))
+        return [
+            rows.slice(start, end - start) if end > start else None
+            for start, end in pairwise([0, *ends.tolist()])
+        ]
+
+    def _push_rest(self, number: int) -> None:
+        """Push what a part is still to get, as far as it takes it."""
+        rest = self._rests[number]
+        if rest is not None:
+            rest = rest.slice(self._parts[number].push(rest))
+            self._rests[number] = rest if rest.num_rows else None
+
+    def _step_part(self, number: int) -> pa.RecordBatch | None:
+        part = self._parts[number]
+        result = part.step() if part.rows_waiting or part.pending else None
+        self._push_rest(number)
+        return result
+
+    def _on_all(self, work: Callable[[int], _T], rows: int) -> list[_T]:
+        """Do something with every part, side by side if it is about enough rows."""
+        numbers = range(len(self._parts))
+        if rows < LEAST_WORK:
+            return [work(number) for number in numbers]
+        others = [self._pool.submit(work, number) for number in numbers[1:]]
+        try:
+            return [work(0), *(other.result() for other in others)]
+        finally:
+            # Nothing may work on when the caller learns of an error.
+            for other in others:
+                other.exception()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CallOrderError("this join is closed", hint="make a new join")
+
+
+def _row_bytes(binding: Binding) -> int:
+    return binding.layout.record_bytes + 64 * binding.layout.has_bytes
+
+
+def _together(batches: list[pa.RecordBatch]) -> pa.RecordBatch | None:
+    if not batches:
+        return None
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
