@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from semistream.core.errors import BudgetError, OptionError
@@ -125,3 +126,18 @@ class MemoryBudget:
 
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(self._in_use.items())
+
+
+@contextmanager
+def told_in_all(in_all: Callable[[int], int], note: str) -> Iterator[None]:
+    """Within it, errors about the memory of a part tell what is needed in all, with a note.
+
+    `in_all` gives the memory of the whole with which the part has so many bytes.
+    """
+    try:
+        yield
+    except BudgetError as error:
+        hint = re.sub(
+            r'memory="(\d+)"', lambda found: f'memory="{in_all(int(found[1]))}"', error.hint
+        )
+        raise BudgetError(f"{error.message}, {note}", hint=hint) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -198,6 +199,11 @@ class AutoJoin(Operator):
         return self._inner
 
     # The contract.
+
+    def prepare(self, batch: pa.RecordBatch, blob_bytes: int | None = None) -> None:
+        with suppress(BudgetError):
+            # `push` goes over to another join then, or tells.
+            self.at_work.prepare(batch, blob_bytes)
 
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()

@@ -338,7 +338,7 @@ class IndexedJoin(Operator):
     def bring_back(self, rows: pa.RecordBatch, blob_bytes: int | None = None) -> None:
         """Let the rows of a snapshot wait again."""
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream, blob_bytes)
+        self.prepare(stream, blob_bytes)
         self.before_restore()
         pages = rows.column(PAGE).to_numpy()
         keys, packed = self.keys_of(stream, pages)

@@ -140,7 +140,7 @@ class Operator(SemiStreamJoin):
         if self._deadline is not None and self._deadline.is_flushing and self.refuses_in_flush:
             return 0
         start = self.clock.now_ns()
-        self._prepare(batch)
+        self.prepare(batch)
         accepted = self._accept_parts(batch)
         if accepted == 0 and self.rows_waiting == 0 and self.pending == 0:
             self._make_room()
@@ -377,8 +377,14 @@ class Operator(SemiStreamJoin):
     # Help for subclasses.
 
     def need(self, parts: Mapping[str, int], flexible: str, minimum: int) -> MemoryPlan:
-        """A plan of fixed parts with the rest to `flexible`, which needs at least `minimum`."""
+        """A plan of fixed parts with the rest to `flexible`, which needs at least `minimum`.
+
+        Where that is too much, the output is made as small as it can be.
+        """
         fixed = sum(parts.values())
+        if self.budget.limit_bytes - fixed < minimum and "output" in parts:
+            parts = {**parts, "output": min(parts["output"], self._output_bytes(0))}
+            fixed = sum(parts.values())
         left = self.budget.limit_bytes - fixed
         if left < minimum:
             listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
@@ -395,13 +401,15 @@ class Operator(SemiStreamJoin):
         parts = {}
         if index:
             parts["index"] = self.master.index_bytes
-        row = OutputBuffer.row_bytes(self.binding)
-        rows = int(self.budget.limit_bytes * output_share) // row
-        least = max(self.master.most_rows_per_page, 16)
-        parts["output"] = min(max(rows, least), MOST_OUTPUT_ROWS) * row
-        if self._has_strings():
-            parts["output"] += max(parts["output"], self._least_heap())
+        parts["output"] = self._output_bytes(int(self.budget.limit_bytes * output_share))
         return parts
+
+    def _output_bytes(self, wanted: int) -> int:
+        """Bytes of an output that has about as many for its rows, not counting their strings."""
+        row = OutputBuffer.row_bytes(self.binding)
+        least = max(self.master.most_rows_per_page, 16)
+        size = min(max(wanted // row, least), MOST_OUTPUT_ROWS) * row
+        return size + max(size, self._least_heap()) if self._has_strings() else size
 
     def _least_heap(self) -> int:
         """Room for the byte strings that a stream row makes of one page: a result per pair."""
@@ -444,8 +452,11 @@ class Operator(SemiStreamJoin):
         self.budget.set("output", out.size_bytes)
         return out
 
-    def _prepare(self, batch: pa.RecordBatch, blob_bytes: int | None = None) -> None:
-        """Divide the memory by what the first batch shows, or as a snapshot says it was divided."""
+    def prepare(self, batch: pa.RecordBatch, blob_bytes: int | None = None) -> None:
+        """Divide the memory by what the first batch shows, or as a snapshot says it was divided.
+
+        `push` does it with the batch that it gets; later calls do nothing.
+        """
         if self._out is not None:
             return
         if self.binding.layout.has_bytes:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from itertools import pairwise
 from typing import TypeVar
 
 import pyarrow as pa
 
-from semistream.core.budget import MemoryBudget, MemoryPlan
+from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes, told_in_all
 from semistream.core.errors import CallOrderError, OptionError, SchemaError
 from semistream.core.join import SemiStreamJoin, Snapshot, Traits
 from semistream.core.stats import JoinStats
 from semistream.joins.binding import Binding
 from semistream.joins.operator import Operator, check_batch
+from semistream.shed.interval import copied
 from semistream.store.file import FileMaster
 
 _T = TypeVar("_T")
@@ -25,7 +27,7 @@ _T = TypeVar("_T")
 PartMaker = Callable[[FileMaster, int], Operator]
 """Makes the join of one part of the master, with so many bytes."""
 
-HAND_SHARE = 32
+HAND, HAND_SHARE = "rows in hand", 32
 """Rows on their way to the parts take at most this share of the memory."""
 
 LEAST_CUT, MOST_CUT = 256, 65_536
@@ -95,10 +97,14 @@ class ParallelJoin(SemiStreamJoin):
         hand = budget.limit_bytes // HAND_SHARE
         # A row lies there twice, as it came and divided.
         self._cut_rows = min(max(hand // 2 // _row_bytes(binding), LEAST_CUT), MOST_CUT)
-        budget.set("index", master.index_bytes)
-        budget.set("rows in hand", hand)
+        self._threads = threads
+        # Where this is too much already, the parts get next to nothing, and say what they need.
+        free_bytes = max(budget.limit_bytes - hand - master.index_bytes, threads)
+        budget.set(HAND, hand)
+        budget.set("index", min(master.index_bytes, budget.free_bytes))
         self._masters = master.in_parts(threads)
-        self._parts = [make(part, budget.free_bytes // threads) for part in self._masters]
+        with self._told_in_all():
+            self._parts = [make(part, free_bytes // threads) for part in self._masters]
         self._rests: list[pa.RecordBatch | None] = [None] * threads
         self._ready: deque[pa.RecordBatch] = deque()
         self._pool = ThreadPoolExecutor(threads - 1, "semistream")
@@ -112,6 +118,7 @@ class ParallelJoin(SemiStreamJoin):
         for plan in plans:
             for name, size in plan.shares.items():
                 shares[name] = shares.get(name, 0) + size
+        shares[HAND] += self._budget.limit_bytes - sum(shares.values())
         total = JoinStats.total(records)
         for name, size in self._budget:
             total.bytes_by_component[name] = total.bytes_by_component.get(name, 0) + size
@@ -124,7 +131,7 @@ class ParallelJoin(SemiStreamJoin):
             bytes_in_use=total.bytes_in_use + self._budget.used_bytes,
             bytes_peak=total.bytes_peak + self._budget.peak_bytes,
             bytes_limit=self._budget.limit_bytes,
-            plan=MemoryPlan(sum(shares.values()), shares, reason),
+            plan=MemoryPlan(self._budget.limit_bytes, shares, reason),
         )
 
     @property
@@ -137,9 +144,18 @@ class ParallelJoin(SemiStreamJoin):
         accepted = 0
         while accepted < batch.num_rows and not self._held_rows and not self.is_due:
             cut = batch.slice(accepted, self._cut_rows)
+            with self._told_in_all():
+                # Each divides its memory by all rows, and not by the few that are its own.
+                for part in self._parts:
+                    part.prepare(cut)
             self._rests = self._divided(cut)
             accepted += cut.num_rows
-            self._on_all(self._push_rest, cut.num_rows)
+            try:
+                self._on_all(self._push_rest, cut.num_rows)
+            except BaseException:
+                # As in a single join, rows in front of the one that is refused may have gone in.
+                self._rests = [None] * self._threads
+                raise
         return accepted
 
     def step(self) -> pa.RecordBatch | None:
@@ -236,11 +252,24 @@ class ParallelJoin(SemiStreamJoin):
                 part.close()
                 master.close()
 
+    def _told_in_all(self) -> AbstractContextManager[None]:
+        """Within it, errors about the memory of a part tell what all of them need."""
+
+        def in_all(part: int) -> int:
+            needed = self._threads * part + self.master.index_bytes
+            size = needed
+            while size - size // HAND_SHARE < needed:
+                size += needed - (size - size // HAND_SHARE)
+            return size
+
+        limit = format_bytes(self._budget.limit_bytes)
+        return told_in_all(in_all, f"one of {self._threads} threads which share {limit}")
+
     def _divided(self, batch: pa.RecordBatch) -> list[pa.RecordBatch | None]:
         """The rows of every part."""
         keys, _ = self._binding.keys(batch)
         order, ends = self.master.divided(keys.key64, len(self._parts))
-        rows = batch.take(pa.array(order))
+        rows = copied(batch, order)
         return [
             rows.slice(start, end - start) if end > start else None
             for start, end in pairwise([0, *ends.tolist()])
@@ -262,15 +291,15 @@ class ParallelJoin(SemiStreamJoin):
     def _on_all(self, work: Callable[[int], _T], rows: int) -> list[_T]:
         """Do something with every part, side by side if it is about enough rows."""
         numbers = range(len(self._parts))
-        if rows < LEAST_WORK:
-            return [work(number) for number in numbers]
-        others = [self._pool.submit(work, number) for number in numbers[1:]]
-        try:
-            return [work(0), *(other.result() for other in others)]
-        finally:
-            # Nothing may work on when the caller learns of an error.
-            for other in others:
-                other.exception()
+        with self._told_in_all():
+            if rows < LEAST_WORK:
+                return [work(number) for number in numbers]
+            others = [self._pool.submit(work, number) for number in numbers[1:]]
+            try:
+                return [work(0), *(other.result() for other in others)]
+            finally:
+                # Nothing may work on when the caller learns of an error.
+                wait(others)
 
     def _check_open(self) -> None:
         if self._closed:

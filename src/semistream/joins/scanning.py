@@ -604,7 +604,7 @@ class ScanJoin(Operator):
         if rows.num_rows == 0:
             return
         stream = rows.select(self.binding.stream_schema.names)
-        self._prepare(stream, snapshot.position["blob_bytes"])
+        self.prepare(stream, snapshot.position["blob_bytes"])
         for name, value in self.must_agree().items():
             if snapshot.position[name] != value:
                 raise SchemaError(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes
+from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes, told_in_all
 from semistream.core.errors import BudgetError, CallOrderError, SchemaError
 from semistream.core.join import SemiStreamJoin, Snapshot, Traits
 from semistream.core.stats import JoinStats
@@ -228,18 +227,9 @@ class SheddingJoin(SemiStreamJoin):
             raise CallOrderError("this join is closed", hint="make a new join")
 
 
-@contextmanager
-def _in_all(limit_bytes: int) -> Iterator[None]:
+def _in_all(limit_bytes: int) -> AbstractContextManager[None]:
     """Within it, errors about memory tell what is needed in all, arriving rows included."""
-    try:
-        yield
-    except BudgetError as error:
-        hint = re.sub(
-            r'memory="(\d+)"',
-            lambda found: f'memory="{int(found[1]) * SHARE // (SHARE - 1) + 1}"',
-            error.hint,
-        )
-        raise BudgetError(
-            f"{error.message}, which is {format_bytes(limit_bytes)} but for arriving rows",
-            hint=hint,
-        ) from error
+    return told_in_all(
+        lambda inner: inner * SHARE // (SHARE - 1) + 1,
+        f"which is {format_bytes(limit_bytes)} but for arriving rows",
+    )

@@ -107,8 +107,10 @@ class FileMaster:
     @property
     def rows(self) -> int:
         """Rows of what was opened; of a part about as many."""
-        rows, pages = (sum(getattr(one, of) for one in self.shards) for of in ("rows", "pages"))
-        return rows if self.part is None else rows * self.pages // max(pages, 1)
+        rows = sum(shard.rows for shard in self.shards)
+        if self.part is None:
+            return rows
+        return rows * self.pages // max(sum(shard.pages for shard in self.shards), 1)
 
     @property
     def data_bytes(self) -> int:
@@ -414,7 +416,8 @@ class FileMaster:
 
 def _guides(firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> dict[str, Any]:
     """Where to look for a key among the first ones of pages, see `INDEX`."""
-    count = max(len(firsts) // PAGES_PER_GUIDE, 1)
+    # Two at least: a word cannot be shifted by all of its 64 bits.
+    count = max(len(firsts) // PAGES_PER_GUIDE, 2)
     # Unsigned, because the distance of two keys may need all 64 bits.
     far = firsts.view(np.uint64) - np.uint64(firsts.min() if len(firsts) else 0)
     shift = max(int(far.max(initial=0)).bit_length() - (count.bit_length() - 1), 0)
