@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument(
         "--drained", type=int, default=0, metavar="ROWS", help="micro-batches, each joined wholly"
     )
+    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if shutil.which("perf") is None:
         sys.exit("perf is missing; on Debian: apt-get install linux-perf")
@@ -60,7 +61,12 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
     with (
         product_master(options.workdir or folder, options.rows, io=options.io) as master,
         make_join(
-            options.join, master, on="product_id", schema=sale_schema(), memory=options.memory
+            options.join,
+            master,
+            on="product_id",
+            schema=sale_schema(),
+            memory=options.memory,
+            threads=options.threads,
         ) as join,
     ):
 

@@ -91,7 +91,8 @@ def test_limits(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     ended = run("bench", "limits", *SMALL, *where, "--no-spark", "--json")
     assert ended.code == 0, ended.err
     machine, cells = ended.json["machine"], ended.json["cells"]
-    assert machine["lines_per_s"] > 0
+    assert machine["one"]["lines_per_s"] > 0
+    assert machine["all"]["threads"] >= machine["one"]["threads"] == 1
     assert set(machine["random_direct"]) == {"1", "4", "16", "64"}
     assert len(cells) == 2 * 2 * 4
     for cell in cells:

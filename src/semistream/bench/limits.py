@@ -8,9 +8,10 @@ explains each of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from semistream.bench.peers.base import KEY, RECORD, read_into_cache
 from semistream.bench.peers.ours import Drained, Waiting
 from semistream.bench.side_by_side import COLD, Cell, PeersOptions, Turns, streams_of
 from semistream.core.clock import Clock, SystemClock
+from semistream.joins.parallel import default_threads
 from semistream.kernels.jit import kernel
 from semistream.kernels.timing import read_only_runs
 from semistream.store.file import FileMaster
@@ -60,6 +62,16 @@ altogether, and prove nothing."""
 
 
 @dataclass(frozen=True)
+class Processors:
+    """Rates of so many threads together, each on a processor of its own."""
+
+    threads: int
+    sorted_buffered: dict[float, float]
+    lines_per_s: float
+    copied_bytes_per_s: float
+
+
+@dataclass(frozen=True)
 class MachineLimits:
     """Rates of one machine. Reads are in pages of `page_bytes` per second."""
 
@@ -69,19 +81,21 @@ class MachineLimits:
     sequential_direct: dict[int, float]
     sequential_buffered: float
     sorted_direct: dict[float, float]
-    sorted_buffered: dict[float, float]
     words_per_s: float
-    lines_per_s: float
-    lines_per_s_both_cores: float
-    copied_bytes_per_s: float
+    one: Processors
+    all: Processors
 
     def to_dict(self) -> dict[str, object]:
         """A plain record for JSON."""
         return asdict(self)
 
-    def pages_per_s(self, share: float, *, cold: bool) -> float:
+    def processors(self, threads: int) -> Processors:
+        """What a join with so many threads has: one processor, or all."""
+        return self.one if threads == 1 else self.all
+
+    def pages_per_s(self, share: float, threads: int, *, cold: bool) -> float:
         """Useful pages per second, where this share of all pages is wanted in one pass."""
-        rates = self.sorted_direct if cold else self.sorted_buffered
+        rates = self.sorted_direct if cold else self.processors(threads).sorted_buffered
         return float(np.interp(share, list(rates), list(rates.values())))
 
 
@@ -95,6 +109,7 @@ class LimitsResult:
     """
 
     system: str
+    threads: int
     memory: str
     skew: float
     batch_rows: int
@@ -136,24 +151,36 @@ def measure_machine(
         for share, runs in shares.items()
     }
     tell("buffered reads")
-    sorted_buffered = {share: _reads(buffered, runs, best, clock) for share, runs in shares.items()}
-    tell("memory")
-    words, lines, lines_both = _memory(clock)
-    batch = product_rows(np.arange(200_000))
-    copied = pa.Table.from_batches([batch] * 4)
-    size = copied.nbytes
+    random_buffered = _reads(buffered, one, best, clock)
+    sequential_buffered = _reads(buffered, through, best, clock)
+    table = np.arange(TABLE_BYTES // 8, dtype=np.int64)
+    groups = []
+    for threads in (1, default_threads()):
+        tell(f"buffered reads and memory, {threads} threads")
+        with ThreadPoolExecutor(threads) as pool:
+            groups.append(
+                Processors(
+                    threads,
+                    {
+                        share: _together(
+                            pool, [partial(_reads, buffered, runs, best, clock)] * threads
+                        )
+                        for share, runs in shares.items()
+                    },
+                    _together(pool, [partial(_lines, table, 8, n, clock) for n in range(threads)]),
+                    _together(pool, [partial(_copies, clock)] * threads),
+                )
+            )
     return MachineLimits(
         page_bytes=master.page_bytes,
         random_direct=direct,
-        random_buffered=_reads(buffered, one, best, clock),
+        random_buffered=random_buffered,
         sequential_direct=sequential,
-        sequential_buffered=_reads(buffered, through, best, clock),
+        sequential_buffered=sequential_buffered,
         sorted_direct=sorted_direct,
-        sorted_buffered=sorted_buffered,
-        words_per_s=words,
-        lines_per_s=lines,
-        lines_per_s_both_cores=lines_both,
-        copied_bytes_per_s=_rate(size, clock, copied.combine_chunks),
+        words_per_s=_lines(table, 1, 1, clock),
+        one=groups[0],
+        all=groups[1],
     )
 
 
@@ -203,7 +230,7 @@ def run_limits(
                 trace = traces[cell.skew]
                 known[key] = _Bounds.of(trace, memory_bytes, cell, kind, machine.page_bytes)
             bounds = known[key]
-            yield _limited(result.rows_per_s, result.verified, did.pages_per_row, cell, kind.name,
+            yield _limited(result.rows_per_s, result.verified, did.pages_per_row, cell, peer,
                            bounds, machine, pages)  # fmt: skip
 
 
@@ -253,21 +280,23 @@ def _limited(
     verified: bool,
     pages_per_row: float,
     cell: Cell,
-    system: str,
+    peer: Drained,
     bounds: _Bounds,
     machine: MachineLimits,
     pages: int,
 ) -> LimitsResult:
     share = min(bounds.reference * bounds.pass_rows / pages, 1.0)
-    rate = machine.pages_per_s(share, cold=cell.cache == COLD)
+    rate = machine.pages_per_s(share, peer.threads, cold=cell.cache == COLD)
+    processors = machine.processors(peer.threads)
     limits = {
         "disk": rate / bounds.reference if bounds.reference else float("inf"),
-        "memory": machine.lines_per_s / LINES_PER_ROW,
-        "copies": machine.copied_bytes_per_s / RESULT_ROW_BYTES,
+        "memory": processors.lines_per_s / LINES_PER_ROW,
+        "copies": processors.copied_bytes_per_s / RESULT_ROW_BYTES,
     }
     binds = min(limits, key=lambda name: limits[name])
     return LimitsResult(
-        system=system,
+        system=peer.name,
+        threads=peer.threads,
         memory=cell.memory,
         skew=cell.skew,
         batch_rows=cell.batch_rows,
@@ -345,18 +374,21 @@ def _rate(work: float, clock: Clock, do: Callable[[], object]) -> float:
     return work / best
 
 
-def _memory(clock: Clock) -> tuple[float, float, float]:
-    """Words, lines, and lines with two threads, read at random in a second."""
-    table = np.arange(TABLE_BYTES // 8, dtype=np.int64)
-    words = _rate(PROBES, clock, lambda: _probe(table, PROBES, 1, 1))
-    lines = _rate(PROBES, clock, lambda: _probe(table, PROBES, 8, 1))
-    with ThreadPoolExecutor(2) as both:
+def _together(pool: ThreadPoolExecutor, rates: Sequence[Callable[[], float]]) -> float:
+    """The sum of the rates that threads reach at the same time."""
+    under_way = [pool.submit(rate) for rate in rates]
+    return sum(one.result() for one in under_way)
 
-        def on_both() -> None:
-            for done in [both.submit(_probe, table, PROBES, 8, seed) for seed in (1, 2)]:
-                done.result()
 
-        return words, lines, _rate(2 * PROBES, clock, on_both)
+def _lines(table: npt.NDArray[np.int64], words: int, seed: int, clock: Clock) -> float:
+    """Places of memory read at random in a second, each of so many words."""
+    return _rate(PROBES, clock, lambda: _probe(table, PROBES, words, seed))
+
+
+def _copies(clock: Clock) -> float:
+    """Bytes of Arrow data copied in a second."""
+    table = pa.Table.from_batches([product_rows(np.arange(200_000))] * 4)
+    return _rate(table.nbytes, clock, table.combine_chunks)
 
 
 @kernel

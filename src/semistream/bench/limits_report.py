@@ -75,21 +75,23 @@ def facts(limits: MachineLimits, identity: float | None) -> list[tuple[str, str]
     shares = ", ".join(
         f"{human(rate)} ({share:.0%})" for share, rate in limits.sorted_direct.items()
     )
-    warm = ", ".join(
-        f"{human(rate)} ({share:.0%})" for share, rate in limits.sorted_buffered.items()
-    )
     found = [
         (f"direct reads of {size} bytes at random, per second (reads in flight)", depths),
         ("direct reads in order (reads in flight)", through),
         ("direct reads of a share of the pages, in order, pages per second (share)", shares),
         ("buffered reads at random, in order", f"{human(limits.random_buffered)} pages/s, "
          f"{bandwidth(limits.sequential_buffered)}"),
-        ("buffered reads of a share of the pages, in order, pages per second (share)", warm),
         ("random reads of memory, 8 bytes", f"{human(limits.words_per_s)}/s"),
-        ("random reads of memory, a line of 64 bytes (both cores)",
-         f"{human(limits.lines_per_s)}/s ({human(limits.lines_per_s_both_cores)}/s)"),
-        ("copies of Arrow data", f"{limits.copied_bytes_per_s / 1e9:.2f} GB/s"),
     ]  # fmt: skip
+    for group in (limits.one, limits.all):
+        who = f"{group.threads} thread{'s' if group.threads > 1 else ''}"
+        warm = ", ".join(f"{human(rate)} ({s:.0%})" for s, rate in group.sorted_buffered.items())
+        found += [
+            (f"{who}: buffered reads of a share of the pages, in order, pages per second (share)",
+             warm),
+            (f"{who}: random reads of memory, a line of 64 bytes", f"{human(group.lines_per_s)}/s"),
+            (f"{who}: copies of Arrow data", f"{group.copied_bytes_per_s / 1e9:.2f} GB/s"),
+        ]  # fmt: skip
     if identity is not None:
         found.append(("Spark's identity pipeline", f"{human(identity)} rows/s"))
     return found

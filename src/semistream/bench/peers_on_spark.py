@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from semistream.bench.spark import SparkResult
 
 ON_SPARK = "on Spark"
+GROWING = ("semistream-drained", "spark-broadcast-stream")
+"""What is followed as the master grows: `enrich`, and the best of Spark's own joins."""
+
 ROUNDS = 2
 """Each starts a query anew, which takes its time."""
 
@@ -29,18 +32,15 @@ def run_peers_on_spark(
     workdir: Path,
     session: SparkSession,
     *,
+    systems: Sequence[str] = (),
     seconds: float = 6.0,
     tell: Told = lambda line: None,
 ) -> Iterator[PeerResult]:
-    """Spark's own joins, lookups by hand and `enrich`, in the middle of the grid, all warm."""
-    by_hand: dict[str, type[Peer]] = {ROCKSDB: RocksDb, POSTGRES: Postgres}
-    systems = [name for name in USUAL if name != IDENTITY]
-    for name, needed in by_hand.items():
-        lack = needed.missing()
-        if lack is None:
-            systems.append(name)
-        else:
-            tell(f"left out: {name}: {lack}")
+    """Spark's own joins, lookups by hand and `enrich`, in the middle of the grid, all warm.
+
+    All that can be run here, unless `systems` are named.
+    """
+    systems = systems or _all_systems(tell)
     spark = SparkOptions(
         rows=options.rows,
         batch_rows=options.batch_rows[:1],
@@ -53,6 +53,18 @@ def run_peers_on_spark(
     found = list(run_spark(spark, workdir, session, tell=tell))
     cell = [_result([one for one in found if one.system == name], options) for name in systems]
     yield from with_ratios(cell, reference="semistream-on-spark-drained")
+
+
+def _all_systems(tell: Told) -> list[str]:
+    by_hand: dict[str, type[Peer]] = {ROCKSDB: RocksDb, POSTGRES: Postgres}
+    systems = [name for name in USUAL if name != IDENTITY]
+    for name, needed in by_hand.items():
+        lack = needed.missing()
+        if lack is None:
+            systems.append(name)
+        else:
+            tell(f"left out: {name}: {lack}")
+    return systems
 
 
 def _result(rounds: Sequence[SparkResult], options: PeersOptions) -> PeerResult:

@@ -80,7 +80,7 @@ class PeersOptions:
     caches: tuple[str, ...] = CACHES
     systems: tuple[str, ...] = field(default_factory=lambda: tuple(PEERS))
     rounds: int = 3
-    seconds: float = 5.0
+    seconds: float = 4.0
     stream_rows: int = 4_000_000
     seed: int = 1
 

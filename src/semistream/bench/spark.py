@@ -290,7 +290,7 @@ def run_spark(
                 tell(f"a stream of micro-batches of {rows:,} rows, and DuckDB's join of it")
                 folder = Path(scratch) / f"stream-{rows}"
                 streams[rows] = Stream.made(folder, options, rows, tasks, oracle, session)
-        for system in options.systems:
+        for system in dict.fromkeys(options.systems):
             tell(f"{system}, not measured yet")
             folder = Path(scratch) / "before"
             measure(system, streams[options.batch_rows[0]], tables, options, folder, session, clock)

@@ -66,8 +66,12 @@ def threads_for(
         return threads
     if memory_bytes < LEAST_BYTES_PER_PAGE * master.pages:
         return 1
-    processors = len(os.sched_getaffinity(0))
-    return max(min(processors, DEFAULT_MOST_THREADS, memory_bytes // LEAST_BYTES), 1)
+    return max(min(default_threads(), memory_bytes // LEAST_BYTES), 1)
+
+
+def default_threads() -> int:
+    """As many as there are processors that this process may use, within reason."""
+    return min(len(os.sched_getaffinity(0)), DEFAULT_MOST_THREADS)
 
 
 class ParallelJoin(SemiStreamJoin):

@@ -78,7 +78,7 @@ GROWTH = "1000000,10000000,50000000"
 )
 @click.option("--rounds", type=int, default=3, show_default=True, help="Turns of each system.")
 @click.option(
-    "--seconds", type=float, default=5.0, show_default=True, help="Seconds of a system in a cell."
+    "--seconds", type=float, default=4.0, show_default=True, help="Seconds of a system in a cell."
 )
 @click.option("--quick", is_flag=True, help="A small grid on two million rows, without Spark.")
 @click.option(
@@ -209,16 +209,19 @@ def _run(
                 _tell(one)
                 yield one
             if spark:
-                yield from _on_spark(grown, folder)
+                yield from _on_spark(grown, folder, growing=True)
 
 
-def _on_spark(options: PeersOptions, folder: Path) -> Iterator[PeerResult]:
+def _on_spark(
+    options: PeersOptions, folder: Path, *, growing: bool = False
+) -> Iterator[PeerResult]:
     with spark_session(folder) as session:
         if session is None:
             return
-        from semistream.bench.peers_on_spark import run_peers_on_spark
+        from semistream.bench.peers_on_spark import GROWING, run_peers_on_spark
 
-        for one in run_peers_on_spark(options, folder, session, tell=render.note):
+        systems = GROWING if growing else ()
+        for one in run_peers_on_spark(options, folder, session, systems=systems, tell=render.note):
             _tell(one)
             yield one
 
