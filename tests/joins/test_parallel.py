@@ -152,6 +152,8 @@ def test_the_default_depends_on_memory_and_master(
 ) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
     with ss.open_master(path) as master:
+        assert threads_for(None, master, 64_000_000, None) == 1, "a small master"
+        monkeypatch.setattr(parallel, "LEAST_MASTER", master.data_bytes)
         assert threads_for(None, master, 64_000_000, None) == 4
         assert threads_for(None, master, 17_000_000, None) == 2
         assert threads_for(None, master, 1_000_000, None) == 1
@@ -166,6 +168,7 @@ def test_the_default_depends_on_memory_and_master(
 def test_join_uses_threads_by_default(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)))
     monkeypatch.setattr(parallel, "LEAST_BYTES", 500_000)
+    monkeypatch.setattr(parallel, "LEAST_MASTER", 1)
     rows = batch(20_000)
     for algorithm, reason in (("auto", "2 threads"), ("sweepjoin", "")):
         joined = ss.join(rows, path, "k", how="left", algorithm=algorithm, memory="2MB")

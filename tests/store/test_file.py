@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import semistream as ss
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
-from semistream.kernels.pages import PAGE_KEYS
+from semistream.kernels.pages import PAGE_KEYS, shards_of
 from semistream.store.file import FileMaster
 from semistream.store.manifest import FORMAT
 from tests.examples import examples
@@ -287,7 +287,37 @@ def test_a_master_says_what_it_is(pristine: Path) -> None:
     files = [pristine / shard.file for shard in master.manifest.shards]
     assert sum(file.stat().st_size for file in files) == master.data_bytes
     marks = (master.pages + 7) // 8  # a bit per page that was checked
-    assert master.index_bytes == 4 * master.pages + marks, "close keys take 32 bits a page"
+    guides = master.index_bytes - 4 * master.pages - marks
+    assert 0 < guides <= 4 * len(files) * (master.pages // 8 + 3), "close keys take 32 bits a page"
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("shape", ["even", "clusters", "far", "hashed"])
+def test_keys_are_found_whatever_their_distance(tmp_path: Path, shape: str, shards: int) -> None:
+    """By the guides of the index: the page of a key is the last that does not begin behind it."""
+    random = np.random.default_rng(5)
+    keys = {
+        "even": np.arange(-4000, 4000) * 7,
+        "clusters": (random.integers(0, 6, 8000) * 10**8 + random.integers(0, 3000, 8000)),
+        "far": np.concatenate([np.arange(7900), -(2**63) + np.arange(50), 2**62 + np.arange(50)]),
+        "hashed": random.integers(-(2**63), 2**63 - 1, 8000),
+    }[shape]
+    keys = np.unique(keys)
+    rows = pa.table({"id": keys, "info": pa.array([b"x" * 60] * len(keys), pa.binary(60))})
+    ss.build_master(tmp_path / "m", rows, "id", shards=shards)
+    with ss.open_master(tmp_path / "m") as master:
+        asked = np.concatenate([keys, keys + 1, random.integers(-(2**63), 2**63 - 1, 2000)])
+        pages = np.empty(len(asked), np.int32)
+        master.locate(asked, np.full(len(asked), -1, np.int32), pages)
+        index = master.index
+        firsts = index.array("first").astype(np.int64) + int(index.base)
+        shard_of = np.empty(len(asked), np.int32)
+        shards_of(asked, shards, shard_of)
+        for number, (begin, end) in enumerate(master.shard_ranges()):
+            mine = shard_of == number
+            wanted = np.searchsorted(firsts[begin:end], asked[mine], side="right") - 1
+            expected = np.where(wanted < 0, -1, wanted + begin)
+            assert (pages[mine] == expected).all()
 
 
 def test_threads_can_share_a_master(pristine: Path) -> None:

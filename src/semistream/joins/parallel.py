@@ -40,6 +40,9 @@ LEAST_BYTES, LEAST_BYTES_PER_PAGE = 8_000_000, 64
 """Below this memory for a part, or for a page of the master, one thread is the default: each part
 has an output, a read buffer and lists of its own, and pages have longer entries in the index."""
 
+LEAST_MASTER = 16_000_000
+"""Below this size of the master one thread is the default."""
+
 MOST_THREADS = 255
 DEFAULT_MOST_THREADS = 8
 
@@ -64,7 +67,7 @@ def threads_for(
         return 1
     if threads is not None:
         return threads
-    if memory_bytes < LEAST_BYTES_PER_PAGE * master.pages:
+    if master.data_bytes < LEAST_MASTER or memory_bytes < LEAST_BYTES_PER_PAGE * master.pages:
         return 1
     return max(min(default_threads(), memory_bytes // LEAST_BYTES), 1)
 

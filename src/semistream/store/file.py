@@ -69,6 +69,9 @@ class FileMaster:
     _continued: npt.NDArray[np.uint8] = field(init=False)
     _checked: npt.NDArray[np.uint8] = field(init=False)
     _places: npt.NDArray[np.uint32] | None = field(init=False, default=None)
+    _guides: npt.NDArray[np.uint32] = field(
+        init=False, default_factory=lambda: np.empty(0, np.uint32)
+    )
     _stamp: tuple[int, int] = field(init=False, default=(0, 0))
     _routes: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None = field(
         init=False, default=None
@@ -127,8 +130,7 @@ class FileMaster:
         """Memory of the index, charged to the budget of every join that uses it."""
         marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
         places = 0 if self._places is None else self._places.nbytes
-        guides = 0 if self.by_frequency else self.index.array("guides").nbytes
-        return int(self.index.array("first").nbytes + guides + marks + places)
+        return int(self.index.array("first").nbytes + self._guides.nbytes + marks + places)
 
     @property
     def by_frequency(self) -> bool:
@@ -356,6 +358,8 @@ class FileMaster:
             self._places = places
         self._shard_start, self._continued = starts, continued.copy()
         self._checked = np.zeros((int(starts[-1]) + 7) // 8, np.uint8)
+        guides = {} if self.by_frequency else _guides(first, starts)
+        self._guides = guides.get("guides", self._guides)
         least = int(first.min()) if pages else 0
         narrow = not pages or int(first.max()) - least <= 0xFFFFFFFF
         return Struct(
@@ -368,11 +372,14 @@ class FileMaster:
             shards=len(starts) - 1,
             pages=pages,
             guide_base=0 if narrow else least,
-            **(self._class_fields() if self.by_frequency else _guides(first, starts)),
+            **guides,
+            **self._class_fields(),
         )
 
     def _class_fields(self) -> dict[str, Any]:
         """What the index has besides in a master in frequency order."""
+        if not self.by_frequency:
+            return {}
         words = CLASSES * len(self.manifest.shards) + 1
         starts = self._classes[: 8 * words].view(np.int64)
         if self.shard is not None:
@@ -416,11 +423,13 @@ class FileMaster:
 
 def _guides(firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> dict[str, Any]:
     """Where to look for a key among the first ones of pages, see `INDEX`."""
-    # Two at least: a word cannot be shifted by all of its 64 bits.
-    count = max(len(firsts) // PAGES_PER_GUIDE, 2)
     # Unsigned, because the distance of two keys may need all 64 bits.
     far = firsts.view(np.uint64) - np.uint64(firsts.min() if len(firsts) else 0)
-    shift = max(int(far.max(initial=0)).bit_length() - (count.bit_length() - 1), 0)
+    farthest = int(far.max(initial=0))
+    # Two at least: a word cannot be shifted by all of its 64 bits.
+    wanted = max(len(firsts) // PAGES_PER_GUIDE, 2)
+    shift = max(farthest.bit_length() - (wanted.bit_length() - 1), 0)
+    count = (farthest >> shift) + 1
     edges = np.arange(count, dtype=np.uint64) << np.uint64(shift)
     guides = [
         np.append(start + np.searchsorted(far[start:end], edges), end)

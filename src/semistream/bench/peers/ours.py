@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,15 +56,14 @@ class Drained(Peer):
         results = [*self._pushed(batch), *self._operator.finish()]
         return pa.Table.from_batches(results, schema=JOINED)
 
-    def _pushed(self, batch: pa.RecordBatch) -> list[pa.RecordBatch]:
-        results = []
-        rest = batch
+    def _pushed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Push all rows; the results that must go to make room for others."""
+        rest = batch.slice(self._operator.push(batch))
         while rest.num_rows:
-            rest = rest.slice(self._operator.push(rest))
-            result = self._operator.step() if rest.num_rows else self._operator.take()
+            result = self._operator.step()
             if result is not None:
-                results.append(result)
-        return results
+                yield result
+            rest = rest.slice(self._operator.push(rest))
 
     def drop_cache(self) -> None:
         """Nothing to do: cold means direct reads."""
@@ -78,7 +78,9 @@ class Waiting(Drained):
     name = "semistream-waiting"
 
     def join(self, batch: pa.RecordBatch) -> pa.Table:
-        return pa.Table.from_batches(self._pushed(batch), schema=JOINED)
+        results = list(self._pushed(batch))
+        ready = self._operator.take()
+        return pa.Table.from_batches([*results, *([ready] if ready else [])], schema=JOINED)
 
     def drain(self) -> pa.Table:
         return pa.Table.from_batches(list(self._operator.finish()), schema=JOINED)
