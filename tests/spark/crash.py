@@ -56,6 +56,8 @@ SLOW_MACHINE = "Python worker failed to connect back"
 
 UP, MOVING, DONE = "up", "moving", "done"
 LONGEST_LIFE_S = 300
+LONGER_PER_KILL_S = 30
+"""The last life has to do what the killed ones left, which may be almost all of it."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,10 @@ def run_child(job: Job) -> None:
     spark = local_session(
         "crash",
         cores=job.cores,
-        # A short life is spent better than on compiling Java well.
-        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # A short life is spent better than on compiling Java well. The first compiler alone has
+        # room for 48 MB of code, which the last life fills; then nothing is compiled any more.
+        spark_driver_extraJavaOptions="-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m "
+        "-XX:+UseSerialGC",
     )
     spark.sparkContext.setLogLevel("OFF")
     register(spark)
@@ -217,7 +221,8 @@ def crash_test(
             lives = []
             for life in range(kills + 1):
                 after = Moment.drawn(chance) if life < kills else None
-                lives.append(live(job, after))
+                longest = LONGEST_LIFE_S + (0 if after else kills * LONGER_PER_KILL_S)
+                lives.append(live(job, after, longest))
             return Report(
                 kills=kills,
                 rows=rows,
@@ -241,7 +246,7 @@ class Moment:
         return cls(UP, chance.uniform(0, 4)) if early else cls(MOVING, chance.uniform(0, 1.5))
 
 
-def live(job: Job, end: Moment | None) -> float:
+def live(job: Job, end: Moment | None, longest_s: float) -> float:
     """One life of the child, to the moment given or to its end; its seconds."""
     began = time.monotonic()
     log = Path(job.folder) / "child.log"
@@ -256,10 +261,11 @@ def live(job: Job, end: Moment | None) -> float:
     assert child.stdout is not None
     try:
         word = DONE if end is None else end.word
-        found = wait_for(child.stdout, word, LONGEST_LIFE_S)
+        found = wait_for(child.stdout, word, longest_s)
         if found != word:
             raise AssertionError(
-                f"the child said {found!r} where {word!r} was due:\n{log.read_text()[-6000:]}"
+                f"the child said {found!r} where {word!r} was due within {longest_s} s:\n"
+                f"{log.read_text()[-6000:]}"
             )
         if end is None:
             assert child.wait(LONGEST_LIFE_S) == 0, log.read_text()[-6000:]
