@@ -32,7 +32,6 @@ from semistream.bench.oracle import JOINED, PAYLOAD, Expected, ProductOracle
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError, unknown_name
-from semistream.core.join import SemiStreamJoin
 from semistream.core.progress import Report
 from semistream.core.stats import JoinStats, latency_percentile_s
 from semistream.joins.operator import Operator
@@ -114,7 +113,7 @@ class CoreOptions:
         """Cells of the grid."""
         return len(self.joins) * len(self.memories) * len(self.skews)
 
-    def of_join(self, join: str) -> dict[str, int]:
+    def of_join(self, join: str) -> dict[str, Any]:
         """Options of a join in this grid."""
         if self.disk == "papers" and join == "sweepjoin":
             return {"gap_pages": round(SEEK_S / PAGE_S)}
@@ -243,11 +242,14 @@ def measure(
     seed: int,
     clock: Clock,
     settle_s: float = 0.0,
+    whole_loops: bool = False,
     **options: Any,
 ) -> CoreResult:
     """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two.
 
-    The warm-up goes on for up to `settle_s` more while the share of hits still rises.
+    The warm-up goes on for up to `settle_s` more while the share of hits still rises. With
+    `whole_loops` the measured part begins and ends with an iteration of the join's outer loop, if
+    one ends in twice its time.
     """
     master, produced = ground.master, Checksum()
     with ResidentGrowth() as growth:
@@ -256,10 +258,12 @@ def measure(
             feed = _Feed(operator, ground.streams[skew])
             _warm_up(feed, produced, master.pages, seconds, clock)
             _settle(feed, produced, master.pages, settle_s, clock)
+            if whole_loops:
+                _to_loop_end(feed, produced, seconds, clock)
             growth.pause()
             before, loops = operator.stats, operator.loops
             held_bytes = max(LEAST_HELD_BYTES, before.bytes_limit // 2)
-            measured_s = _measured(feed, produced, held_bytes, seconds / 2, clock)
+            measured_s = _measured(feed, produced, held_bytes, seconds / 2, whole_loops, clock)
             after, loops = operator.stats, operator.loops - loops
             growth.resume()
             for batch in operator.finish():
@@ -297,7 +301,7 @@ def measure(
 class _Feed:
     """Offers a stream in a loop to a join, as `semistream.join` does."""
 
-    def __init__(self, operator: SemiStreamJoin, stream: Sequence[pa.RecordBatch]) -> None:
+    def __init__(self, operator: Operator, stream: Sequence[pa.RecordBatch]) -> None:
         self.operator = operator
         self.refused = False
         self._batches = itertools.cycle(stream)
@@ -358,8 +362,21 @@ def _settle(feed: _Feed, produced: Checksum, pages: int, longest_s: float, clock
         last = share
 
 
+def _to_loop_end(feed: _Feed, produced: Checksum, longest_s: float, clock: Clock) -> None:
+    start_ns, loops = clock.now_ns(), feed.operator.loops
+    while feed.operator.loops == loops and clock.now_ns() - start_ns < longest_s * 1e9:
+        result = feed.advance()
+        if result is not None:
+            produced.add(result)
+
+
 def _measured(
-    feed: _Feed, produced: Checksum, held_bytes: int, seconds: float, clock: Clock
+    feed: _Feed,
+    produced: Checksum,
+    held_bytes: int,
+    seconds: float,
+    whole_loops: bool,
+    clock: Clock,
 ) -> float:
     """Feed until time and rows suffice; the seconds for which the clock ran."""
     held: list[pa.RecordBatch] = []
@@ -369,12 +386,15 @@ def _measured(
     total_ns, wanted_ns = 0, int(seconds * 1e9)
     start_ns = clock.now_ns()
     while True:
+        loops = feed.operator.loops
         result = feed.advance()
         if result is not None:
             held.append(result)
             held_rows += result.num_rows
         spent_ns = clock.now_ns() - start_ns
         enough = total_ns + spent_ns >= wanted_ns
+        if enough and whole_loops and total_ns + spent_ns < 4 * wanted_ns:
+            enough = feed.operator.loops > loops
         if held_rows < most_held and not enough:
             continue
         # The clock stands still from here on.

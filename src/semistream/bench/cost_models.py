@@ -144,6 +144,7 @@ def run_cells(
                     seed=grid.seed,
                     clock=clock,
                     settle_s=settle_s,
+                    whole_loops=True,
                 )
             except BudgetError as error:
                 tell(f"          left out: {error.message}")

@@ -4,6 +4,10 @@ c_IO is measured by reading runs of pages and nothing else. All other unit costs
 they occur, in the joins: each of some short runs took so many seconds and did so much of everything
 (both are known), and the unit costs are what explains the seconds best. Timed alone, a probe or an
 append would find everything in the processor's caches, and would cost a fraction.
+
+The same thing does not cost the same in every join: one asks for memory ahead of its use, another
+cannot. So each join has costs of its own besides, as near to those of all joins as its own runs
+allow.
 """
 
 from __future__ import annotations
@@ -25,35 +29,41 @@ import numpy.typing as npt
 import psutil
 import pyarrow as pa
 
-from semistream.core.clock import Clock, SystemClock
+from semistream.core.clock import Clock, ProcessorClock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
+from semistream.core.stats import JoinStats
 from semistream.cost import MODELS
-from semistream.cost.frequencies import Frequencies
-from semistream.cost.model import far, looked_up
 from semistream.cost.units import COST_NAMES, Costs, Loop, ReadCost, UnitCosts, counted
-from semistream.joins.indexed import SPARE_ROWS
+from semistream.cost.workload import Workload
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
 from semistream.kernels.timing import read_only_runs
 from semistream.store.build import build_master
 from semistream.store.file import IO_MODES, FileMaster, open_master
 
-ROWS = 800_000
+ROWS = 500_000
 """Rows of the master that joins are timed on: more than the processor's last cache holds."""
 
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
 BATCH_ROWS = 65_536
-SIZES = (1_200_000, 4_000_000, 16_000_000)
+SIZES = (1_500_000, 16_000_000)
 """Memories at which joins are timed: within the processor's nearest caches, and beyond them."""
 
+SKEWS = (0.1, 0.9)
+"""Streams on which every join is timed: with hardly any hits, and with many."""
+
 SLICES = 3
-RUN_S = 0.15
-WARM_S, LONGEST_WARM_S = 0.1, 1.0
+RUN_S = 0.06
+LONGEST_LOOP_S = 1.0
+WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.02
+PRIOR_WEIGHT = 0.1
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
+
+OWN_WEIGHT = 0.1
+"""The same for a join's own costs, of which the guess is what they are in all joins."""
 
 KNOWN_WEIGHT = 100.0
 
@@ -96,28 +106,10 @@ class Run:
 
 
 RUNS = (
-    Run("meshjoin"),
-    Run("meshjoin", options={"chunk": 65_536}),
-    Run("meshjoin", skew=1.0),
-    Run("cmeshjoin", skew=1.0),
-    Run("ssbj"),
-    Run("hybridjoin"),
-    Run("hybridjoin", options={"partition_pages": 8}),
-    Run("hybridjoin", skew=1.0),
-    Run("cachejoin", skew=1.0),
-    Run("optimisedxhybridjoin", skew=1.0),
-    Run("inlj"),
-    Run("ssij"),
-    Run("sweepjoin"),
-    Run("sweepjoin", skew=1.0),
-    Run("ssij", skew=1.0),
-    Run("partitionedjoin"),
-    Run("memoryjoin"),
+    *(Run(join, skew) for join in MODELS for skew in SKEWS),
+    Run("meshjoin", SKEWS[0], {"chunk": 65_536}),
+    Run("hybridjoin", SKEWS[0], {"partition_pages": 8}),
 )
-
-
-BEHIND_A_CACHE = ("cmeshjoin", "ssbj", "cachejoin", "optimisedxhybridjoin", "sweepjoin")
-"""Of these, joins with a cache of rows."""
 
 
 @dataclass(frozen=True)
@@ -204,31 +196,39 @@ def calibrate(
     folder: Path | None = None,
     *,
     sizes: Sequence[int] = SIZES,
-    clock: Clock | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Calibration:
-    """Measure this machine; `folder` says on which disk."""
-    clock = clock or SystemClock()
+    """Measure this machine; `folder` says on which disk.
+
+    Joins are timed by the processor's time, which other programs disturb least: what they read here
+    is in the operating system's cache.
+    """
+    clock = ProcessorClock()
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-calibration-") as made:
         path = Path(made) / "calibration.master"
         build_master(path, _master_rows(), "key")
         read = {}
         for io in IO_MODES:
             with open_master(path, io=io) as master:
-                read[io] = measure_reads(master, clock)
+                read[io] = measure_reads(master, SystemClock())
             tell(f"{io} reads: {read[io].request_s * 1e6:.1f} µs a request, "
                  f"{read[io].page_s * 1e6:.2f} µs a page")  # fmt: skip
         fitted: list[tuple[int, Costs]] = []
+        own: dict[str, list[tuple[int, Costs]]] = {run.join: [] for run in RUNS}
         errors: dict[str, float] = {}
         with open_master(path) as master:
-            streams = {skew: _stream(skew) for skew in {run.skew for run in RUNS}}
-            for run in RUNS:
-                _time(master, run, max(sizes), streams[run.skew], clock, 0.0)
+            streams = {skew: _stream(master, skew) for skew in {run.skew for run in RUNS}}
+            first = UnitCosts(((1, PRIOR),), read)
+            for run in RUNS:  # all that they call is loaded or compiled
+                _time(master, run, min(sizes), streams[run.skew], clock, 0.0, first)
             for size in sorted(sizes):
+                tell(f"joins with {size:,} bytes")
                 timed = []
                 for run in RUNS:
                     try:
-                        timed.append(_time(master, run, size, streams[run.skew], clock, RUN_S))
+                        timed.append(
+                            _time(master, run, size, streams[run.skew], clock, RUN_S, first)
+                        )
                     except BudgetError:  # a join that needs more than this size
                         continue
                 # A call costs the same at every size, and is seen best where there are most.
@@ -236,9 +236,17 @@ def calibrate(
                 costs, off = fit(timed, read["buffered"], known)
                 fitted.append((size, costs))
                 errors[str(size)] = off
-                tell(f"joins with {size:,} bytes: explained to {off:.0%}")
+                tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
+                for join in own:
+                    runs = [one for one in timed if one.join == join]
+                    if runs:
+                        of_join, _ = fit(
+                            runs, read["buffered"], usual=costs, weight=OWN_WEIGHT
+                        )
+                        own[join].append((size, of_join))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    return Calibration(UnitCosts(tuple(fitted), read), host(), today, errors)
+    joins = {join: tuple(found) for join, found in own.items() if found}
+    return Calibration(UnitCosts(tuple(fitted), read, joins=joins), host(), today, errors)
 
 
 # Reads.
@@ -279,32 +287,39 @@ def _time(
     master: FileMaster,
     run: Run,
     memory: int,
-    stream: Sequence[pa.RecordBatch],
+    stream: _Stream,
     clock: Clock,
     seconds: float,
+    costs: UnitCosts,
 ) -> Timed:
-    """The best of some slices of a warm join."""
-    whole = run.join == "memoryjoin"
+    """The slice in the middle of some of a warm join."""
+    if run.join == "memoryjoin":
+        memory += 2 * master.data_bytes
+    model = MODELS[run.join]
+    said = model.loop(
+        stream.workload, model.plan(stream.workload, memory, costs, **run.options), costs
+    )
     operator = make_join(
         run.join,
         master,
         on="key",
-        schema=stream[0].schema,
-        memory=2 * master.data_bytes + memory if whole else memory,
+        schema=stream.batches[0].schema,
+        memory=memory,
         clock=clock,
         seed=1,
         **run.options,
     )
     with operator:
-        calls = _calls(operator, stream)
+        calls = _calls(operator, stream.batches)
         _warm_up(operator, calls, master.pages if seconds else 0, clock)
-        best: Timed | None = None
-        for _ in range(SLICES if seconds else 1):
-            done = _slice(master, operator, run, calls, clock, seconds / SLICES)
-            if best is None or done.seconds / done.loop.rows < best.seconds / best.loop.rows:
-                best = done
-    assert best is not None
-    return best
+        if not seconds:
+            return _slice(operator, run, said, calls, clock, 0.0)
+        begin = clock.now_ns()
+        slices: list[Timed] = []
+        while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
+            slices.append(_slice(operator, run, said, calls, clock, seconds / SLICES))
+    slices.sort(key=lambda one: one.seconds / one.loop.rows)
+    return slices[len(slices) // 2]
 
 
 def _warm_up(operator: Operator, calls: Iterator[bool], pages: int, clock: Clock) -> None:
@@ -335,73 +350,80 @@ def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> Iterator[boo
             yield rest.num_rows > 0
 
 
+def _to_loop_end(operator: Operator, calls: Iterator[bool], clock: Clock) -> None:
+    begin, loops = clock.now_ns(), operator.loops
+    while operator.loops == loops and (clock.now_ns() - begin) / 1e9 < LONGEST_LOOP_S:
+        next(calls)
+
+
 def _slice(
-    master: FileMaster,
     operator: Operator,
     run: Run,
+    said: Loop,
     calls: Iterator[bool],
     clock: Clock,
     seconds: float,
 ) -> Timed:
-    before, turns = operator.stats, 0
+    if seconds:
+        _to_loop_end(operator, calls, clock)
+    before = operator.stats
     begin = clock.now_ns()
     while True:
+        now = operator.loops
         next(calls)
-        turns += 1
         took = (clock.now_ns() - begin) / 1e9
-        if took >= seconds and operator.stats.rows_in > before.rows_in:
+        if took < seconds or operator.stats.rows_in == before.rows_in:
+            continue
+        # Whole loops: a join may do one thing at first and another later in each of them.
+        if operator.loops > now or took >= LONGEST_LOOP_S:
             break
     after = operator.stats
     did = after.since(before)
     rows = max(float(did.rows_in - after.rows_waiting + before.rows_waiting), 1.0)
-    model = MODELS[run.join]
-    cached = run.join in BEHIND_A_CACHE
-    hits = float(did.hits) if cached else 0.0
-    at_once = run.join == "memoryjoin"
-    waits = 0.0 if at_once else max(rows - hits, 0.0)
-    asked = Frequencies.zipf(ROWS, run.skew)
-    waiting = max(float(after.rows_waiting), 1.0)
-    behind = max(1 - asked.distinct(waiting) / waiting, 0.0) if not hits else 0.0
-    share = hits / rows
-    free = waits / turns
-    if run.join == "sweepjoin":
-        looked = rows + SPARE_ROWS * turns
-    elif run.join in ("ssij", "memoryjoin"):
-        looked = rows
-    else:
-        looked = looked_up(free, share) * turns
-    scans = not model.by_index
-    probes = did.pages_read * master.rows / master.pages if scans else 0.0
-    return Timed(
-        run.join,
-        Loop(
-            rows=rows,
-            hits=hits,
-            waits=waits,
-            found=rows if at_once else 0.0,
-            behind=waits * behind,
-            far=0.0 if scans else waits * far(operator.plan["read buffer"]),
-            results=float(did.rows_out),
-            looked_up=0.0 if scans else looked * (1 - share),
-            cache_looked_up=(rows if scans else looked) if cached else 0.0,
-            probes=probes,
-            offered=waits if run.join in ("cachejoin", "cmeshjoin", "sweepjoin") else 0.0,
-            watched=probes * 2 / 3 if run.join == "ssbj" else 0.0,
-            pages=float(did.pages_read),
-            requests=float(did.requests),
-            calls=float(turns),
-        ),
-        took,
+    return Timed(run.join, seen(said, did, rows), took)
+
+
+def seen(said: Loop, did: JoinStats, rows: float) -> Loop:
+    """What a model says of a loop, with what is known of the `rows` that were answered in a run.
+
+    Hits, results, pages and requests are what they were; all else follows them as in the model.
+    """
+    hits = min(float(did.hits), rows) if said.cache_looked_up else 0.0
+    waits = (rows - hits) if said.waits else 0.0
+    by_wait = waits / said.waits if said.waits else rows / said.rows
+    by_row, by_page = rows / said.rows, did.pages_read / said.pages if said.pages else 0.0
+    return Loop(
+        rows=rows,
+        hits=hits,
+        waits=waits,
+        held=said.held * by_row,
+        behind=said.behind * by_wait,
+        far=said.far * by_wait,
+        found=said.found * by_row,
+        results=float(did.rows_out),
+        looked_up=said.looked_up * by_wait,
+        cache_looked_up=said.cache_looked_up * by_row,
+        probes=said.probes * by_page,
+        offered=said.offered * by_wait,
+        watched=said.watched * by_page,
+        pages=float(did.pages_read),
+        requests=float(did.requests),
+        calls=said.calls * by_row,
     )
 
 
 def fit(
-    timed: Sequence[Timed], read: ReadCost, known: Mapping[str, float] | None = None
+    timed: Sequence[Timed],
+    read: ReadCost,
+    known: Mapping[str, float] | None = None,
+    *,
+    usual: Costs = PRIOR,
+    weight: float = PRIOR_WEIGHT,
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
-    Relative errors count. Where runs cannot tell two costs apart, they stay near what is usual;
-    `known` ones stay what they are.
+    Relative errors count. Where runs cannot tell two costs apart, they stay near what is `usual`,
+    which has this much of the weight of a run; `known` ones stay what they are.
     """
     rows, busy = [], []
     for one in timed:
@@ -410,15 +432,16 @@ def fit(
         io = one.loop.requests * read.request_s + one.loop.pages * read.page_s
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
         busy.append(1 - io / one.seconds)
-    prior = np.array([getattr(PRIOR, name) for name in COST_NAMES])
+    prior = np.array([getattr(usual, name) for name in COST_NAMES])
+    prior = np.maximum(prior, 0.05 * np.array([getattr(PRIOR, name) for name in COST_NAMES]))
     matrix = np.array(rows) * prior
     target = np.array(busy)
-    weight, usual = np.full(len(prior), PRIOR_WEIGHT), np.ones(len(prior))
+    weights, expected = np.full(len(prior), weight), np.ones(len(prior))
     for name, value in (known or {}).items():
         at = COST_NAMES.index(name)
-        weight[at], usual[at] = KNOWN_WEIGHT, value / prior[at]
+        weights[at], expected[at] = KNOWN_WEIGHT, value / prior[at]
     scale = nonnegative(
-        np.concatenate([matrix, np.diag(weight)]), np.concatenate([target, weight * usual])
+        np.concatenate([matrix, np.diag(weights)]), np.concatenate([target, weights * expected])
     )
     off = np.abs(matrix @ scale - target)
     costs = dict(zip(COST_NAMES, (scale * prior).tolist(), strict=True))
@@ -466,7 +489,15 @@ def _master_rows() -> pa.Table:
     )
 
 
-def _stream(skew: float) -> list[pa.RecordBatch]:
+@dataclass(frozen=True)
+class _Stream:
+    """Rows that are played in a loop, and what models must know of them."""
+
+    batches: Sequence[pa.RecordBatch]
+    workload: Workload
+
+
+def _stream(master: FileMaster, skew: float) -> _Stream:
     generator = np.random.default_rng(3)
     weights = np.arange(1, ROWS + 1, dtype=np.float64) ** -skew
     reach = np.cumsum(weights)
@@ -479,8 +510,10 @@ def _stream(skew: float) -> list[pa.RecordBatch]:
             "number": np.arange(STREAM_ROWS),
         }
     )
-    batches: list[pa.RecordBatch] = table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS)
-    return batches
+    return _Stream(
+        table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS),
+        Workload.of(master, table.schema, "key", skew=skew),
+    )
 
 
 def _processor() -> str | None:

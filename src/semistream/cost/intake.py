@@ -41,6 +41,24 @@ class Queue(NamedTuple):
     age: float
 
 
+SINGLE, GROUPS = 256, 256
+"""Partitions that stand alone where there are many, and groups of all others."""
+
+
+def grouped(pi: _F64) -> tuple[_F64, _F64]:
+    """Masses, the largest first, and how many partitions have each of them.
+
+    The many small ones stand in groups of about equal mass, with their mean.
+    """
+    if len(pi) <= SINGLE + GROUPS:
+        return pi, np.ones(len(pi))
+    falling = np.sort(pi)[::-1]
+    borders = np.unique(np.linspace(SINGLE, len(pi), GROUPS + 1).astype(np.int64))
+    counts = np.diff(borders).astype(np.float64)
+    means = np.add.reduceat(falling, borders[:-1]) / counts
+    return np.append(falling[:SINGLE], means), np.append(np.ones(SINGLE), counts)
+
+
 def hybrid(masses: _F64, waiting: float) -> Queue:
     """HYBRIDJOIN's intake, with the stream's interest in every partition and h_S waiting rows.
 
@@ -51,14 +69,14 @@ def hybrid(masses: _F64, waiting: float) -> Queue:
     total = float(masses.sum())
     if total <= 0:
         return Queue(1.0, 0.0)
-    pi = masses[masses > 0] / total
+    pi, count = grouped(masses[masses > 0] / total)
 
     def full(age: float) -> float:
         x = pi * age
-        return float(np.sum(x / (1 + x) * (1 + x / 2))) - waiting
+        return float(np.dot(count, x / (1 + x) * (1 + x / 2))) - waiting
 
     age = rising_root(full, 0.0, 4.0 * waiting + 1.0)
-    return Queue(1.0 / float(np.sum(pi / (1 + pi * age))), age)
+    return Queue(1.0 / float(np.dot(count, pi / (1 + pi * age))), age)
 
 
 def printed_hybrid(waiting: float, partition_rows: float, rows: float) -> float:
@@ -76,7 +94,7 @@ def second_lookup(masses: _F64, waiting: float, position: float) -> Queue:
     total = float(masses.sum())
     if total <= 0:
         return Queue(1.0, 0.0)
-    pi = masses[masses > 0] / total
+    pi, count = grouped(masses[masses > 0] / total)
     plain = hybrid(masses, waiting)
     rows, age = plain.rows, plain.age
     young = position * waiting
@@ -98,15 +116,15 @@ def second_lookup(masses: _F64, waiting: float, position: float) -> Queue:
         def full(until: float) -> float:
             mean, square = stays(until)
             rate = 1 / (1 / pi + mean)
-            return float(np.sum(rate * (mean + pi * square / 2))) - waiting
+            return float(np.dot(count, rate * (mean + pi * square / 2))) - waiting
 
         age = rising_root(full, 0.0, 64.0 * waiting + 1.0)
         mean, _ = stays(age)
         rate = 1 / (1 / pi + mean)
-        new_rows = 1.0 / float(np.sum(rate))
+        new_rows = 1.0 / float(np.dot(count, rate))
         # Of the rows of a load, those that had reached the second position.
         old = rate * (1 + pi * np.maximum(mean - young, 0.0)) * (mean > young)
-        weight = old / max(float(old.sum()), 1e-300)
+        weight = old / max(float(np.dot(count, old)), 1e-300)
         # A partition is there to be found only while it has waited for longer than A.
         there = np.maximum(rate * np.maximum(mean - young, 1.0), 1e-300)
         found = weight / (2 * new_rows) / there

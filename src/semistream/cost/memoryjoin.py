@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
 from semistream.cost.model import (
@@ -55,7 +56,9 @@ class MemoryJoinModel(CostModel):
         )
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        rows = min(float(INTAKE_ROWS), plan.output_rows / workload.results)
+        room = max(plan.output_rows / workload.results, 1.0)
+        # Blocks until the output is full, of which the last is smaller.
+        rows = room / ceil(room / INTAKE_ROWS)
         results = rows * workload.results
         return Loop(
             rows=rows,

@@ -98,8 +98,7 @@ class CostModel(ABC):
         """Seconds of one iteration; with `printed` by the paper's equation and intake."""
         if printed:
             return self.printed_c_loop(workload, plan, costs)
-        loop = self.loop(workload, plan, costs)
-        return costs.loop_s(loop, plan.memory_bytes, workload.io, by_index=self.by_index)
+        return self.predict(workload, plan, costs).c_loop_s
 
     def printed_c_loop(self, workload: Workload, plan: Plan, costs: UnitCosts) -> float:
         """c_loop as the paper prints it."""
@@ -112,7 +111,9 @@ class CostModel(ABC):
     def predict(self, workload: Workload, plan: Plan, costs: UnitCosts) -> Prediction:
         """All of it at once."""
         loop = self.loop(workload, plan, costs)
-        seconds = costs.loop_s(loop, plan.memory_bytes, workload.io, by_index=self.by_index)
+        seconds = costs.loop_s(
+            loop, plan.memory_bytes, workload.io, by_index=self.by_index, join=self.name
+        )
         return Prediction(self.name, plan, loop, seconds, loop.rows / seconds if seconds else 0.0)
 
     # Parts that plans share.

@@ -83,24 +83,30 @@ class SweepJoinModel(CostModel):
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         disk_share = 1.0
-        if workload.io == "buffered" and (costs is None or costs.disk is None):
-            # Copies of what the operating system has in its cache are no waiting to the join.
-            return self._swept(workload, plan, 0.0)
         loop = self._swept(workload, plan, disk_share)
-        for _ in range(6 if costs is not None else 0):
+        for _ in range(12 if costs is not None else 0):
             assert costs is not None
-            cost = costs.at(plan.memory_bytes)
-            joining = loop.waits * (cost.find + cost.result) + loop.pages * cost.page
-            reading = costs.io_s(loop, workload.io)
-            if workload.io == "direct" or costs.disk is not None:
-                busy = costs.busy_s(loop, plan.memory_bytes, by_index=True)
-                reading = max(reading - busy, 0.0)
-            new = reading / max(reading + joining, 1e-12)
+            new = self._waiting(workload, plan, costs, loop)
             if abs(new - disk_share) < 0.01:
                 break
-            disk_share = new
+            # Half of the way, or it would go to and fro.
+            disk_share = (disk_share + new) / 2
             loop = self._swept(workload, plan, disk_share)
         return loop
+
+    def _waiting(self, workload: Workload, plan: Plan, costs: UnitCosts, loop: Loop) -> float:
+        """The disk's part in the cost of a miss, as the join measures it.
+
+        To the join copies of what the operating system has in its cache are waiting as well.
+        """
+        cost = costs.at(plan.memory_bytes, self.name)
+        found = cost.find + workload.results * cost.result
+        joining = loop.waits * found + loop.far * cost.far + loop.pages * cost.page
+        reading = costs.io_s(loop, workload.io)
+        if workload.io == "direct" or costs.disk is not None:
+            busy = costs.busy_s(loop, plan.memory_bytes, by_index=True, join=self.name)
+            reading = max(reading - busy, 0.0)
+        return reading / max(reading + joining, 1e-12)
 
     def _swept(self, workload: Workload, plan: Plan, disk_share: float) -> Loop:
         keys, share, pool = self.shared(workload, plan, disk_share)

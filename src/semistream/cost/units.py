@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from math import log
 from typing import Any
@@ -105,6 +105,9 @@ class Costs:
 
 COST_NAMES = tuple(one.name for one in fields(Costs))
 
+SizedCosts = tuple[tuple[int, Costs], ...]
+"""Costs at some sizes of memory, from the least on."""
+
 PAPER_SYMBOLS = {
     "read": "c_S",
     "append": "c_A",
@@ -121,16 +124,18 @@ class UnitCosts:
     """The unit costs of a machine: `Costs` at some sizes of memory, and c_IO by way of reading.
 
     Memory that does not fit the processor's caches is slower; between two sizes costs are
-    interpolated by the logarithm of the size, beyond them they stay as they are.
+    interpolated by the logarithm of the size, beyond them they stay as they are. `joins` has costs
+    of single joins, where their own runs told more than those of all joins together.
     """
 
-    sizes: tuple[tuple[int, Costs], ...]
+    sizes: SizedCosts
     read: Mapping[str, ReadCost]
     disk: ModelledDisk | None = None
+    joins: Mapping[str, SizedCosts] = field(default_factory=dict)
 
-    def at(self, memory_bytes: float) -> Costs:
-        """The costs of a join with this much memory."""
-        sizes = self.sizes
+    def at(self, memory_bytes: float, join: str = "") -> Costs:
+        """The costs of a join with this much memory; without a name those of all."""
+        sizes = self.joins.get(join, self.sizes)
         if memory_bytes <= sizes[0][0]:
             return sizes[0][1]
         for (low, below), (high, above) in pairwise(sizes):
@@ -155,43 +160,57 @@ class UnitCosts:
         cost = self.read[io]
         return loop.requests * cost.request_s + loop.pages * cost.page_s
 
-    def loop_s(self, loop: Loop, memory_bytes: float, io: str, *, by_index: bool) -> float:
+    def loop_s(
+        self, loop: Loop, memory_bytes: float, io: str, *, by_index: bool, join: str = ""
+    ) -> float:
         """c_loop: seconds for one iteration.
 
         Buffered reads are copies that the processor makes. Direct ones go on while it works, so
         that the longer of the two counts; a modelled disk works by itself as well.
         """
-        busy = self.busy_s(loop, memory_bytes, by_index=by_index)
+        busy = self.busy_s(loop, memory_bytes, by_index=by_index, join=join)
         reading = self.io_s(loop, io)
         if self.disk is not None or io == "direct":
             return max(busy, reading)
         return busy + reading
 
-    def busy_s(self, loop: Loop, memory_bytes: float, *, by_index: bool) -> float:
+    def busy_s(
+        self, loop: Loop, memory_bytes: float, *, by_index: bool, join: str = ""
+    ) -> float:
         """Seconds of the processor without reads."""
-        cost = self.at(memory_bytes)
+        cost = self.at(memory_bytes, join)
         parts = counted(loop, by_index=by_index)
         return float(sum(count * getattr(cost, name) for name, count in parts.items()))
 
     def to_dict(self) -> dict[str, Any]:
         """A plain record for JSON."""
         return {
-            "sizes": [{"memory_bytes": size, **asdict(costs)} for size, costs in self.sizes],
+            "sizes": _plain(self.sizes),
             "read": {way: asdict(cost) for way, cost in self.read.items()},
             "disk": None if self.disk is None else asdict(self.disk),
+            "joins": {join: _plain(sizes) for join, sizes in self.joins.items()},
         }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> UnitCosts:
         """What `to_dict` gave."""
         return cls(
-            tuple(
-                (int(one["memory_bytes"]), Costs(**{name: one[name] for name in COST_NAMES}))
-                for one in plain["sizes"]
-            ),
+            _sized(plain["sizes"]),
             {way: ReadCost(**cost) for way, cost in plain["read"].items()},
             None if plain.get("disk") is None else ModelledDisk(**plain["disk"]),
+            {join: _sized(sizes) for join, sizes in plain["joins"].items()},
         )
+
+
+def _plain(sizes: SizedCosts) -> list[dict[str, Any]]:
+    return [{"memory_bytes": size, **asdict(costs)} for size, costs in sizes]
+
+
+def _sized(plain: Sequence[Mapping[str, Any]]) -> SizedCosts:
+    return tuple(
+        (int(one["memory_bytes"]), Costs(**{name: one[name] for name in COST_NAMES}))
+        for one in plain
+    )
 
 
 def counted(loop: Loop, *, by_index: bool) -> dict[str, float]:

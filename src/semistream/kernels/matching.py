@@ -577,10 +577,10 @@ def join_pages(
     lines arrive while others are worked on. Nothing is lost when the output is full: the rows that
     were not reached keep waiting.
     """
-    done = 0
+    done, ahead = 0, PAGES_AHEAD
     while done < count:
         base = buffer + done * page_bytes
-        pages = min(count - done, PAGES_AHEAD)
+        pages = min(count - done, ahead)
         collect_rows(match, waiting, cache, base, page_bytes, first + done, pages)
         for i in range(pages):
             start, end = at(match.ends, i), at(match.ends, i + 1)
@@ -601,6 +601,9 @@ def join_pages(
             if load_i32(waiting.tail + 4 * number) >= 0:
                 # Rows beyond the work list, or rows whose key goes on here: once more from here.
                 hang_back(match, waiting, first + done, finished + 1, pages, end)
+                if at(match.ends, pages) == WORK_ROWS:
+                    # Rows of fewer pages fit the list; those of the others were collected in vain.
+                    ahead = max(ahead // 2, 1)
                 break
             finished += 1
         done += finished

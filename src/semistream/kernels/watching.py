@@ -28,7 +28,7 @@ from semistream.kernels.cache import (
 )
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import load_i32, load_i64, prefetch, store_i64
-from semistream.kernels.pages import PAGE_KEYS, PAGE_ROWS, bucket_of
+from semistream.kernels.pages import PAGE_KEYS, PAGE_ROWS, bucket_of, shard_of
 from semistream.kernels.struct import struct_type
 from semistream.kernels.waiting import LINK, ring_word, slot_address
 
@@ -43,8 +43,12 @@ UNMARKED, DROPPED = -1, -2
 
 @inlined
 def _place(watch: Any, key: int) -> int:
-    """The address of a key's place, or of the empty place where it belongs."""
-    at = bucket_of(key, watch.places)
+    """The address of a key's place, or of the empty place where it belongs.
+
+    By other bits than the rings: keys are watched ring by ring until the table is full, and would
+    all crowd its first places.
+    """
+    at = shard_of(key, watch.places)
     while True:
         address = watch.table + WATCH_BYTES * at
         if load_i64(address + 8) == 0 or load_i64(address) == key:
@@ -62,7 +66,7 @@ def watch_page(watch: Any, cache: Any, page: int, stride: int) -> None:
     records = keys + 8 * rows
     for r in range(rows):
         if r + 16 < rows:
-            ahead = bucket_of(load_i64(keys + 8 * (r + 16)), watch.places)
+            ahead = shard_of(load_i64(keys + 8 * (r + 16)), watch.places)
             prefetch(watch.table + WATCH_BYTES * ahead)
         place = _place(watch, load_i64(keys + 8 * r))
         if load_i64(place + 8) == 0:

@@ -71,7 +71,7 @@ def grid_command(
                 rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds
             )
             folder, clock = workdir or default_workdir(), _clock(cpu_time, io)
-            setting = Setting(grid, folder, clock, _costs(calibration, folder, clock))
+            setting = Setting(grid, folder, clock, _costs(calibration, folder))
             click.get_current_context().exit(0 if function(setting, **own) else 1)
 
         made: Any = json_option(run)
@@ -124,12 +124,12 @@ def _clock(cpu_time: bool, io: str) -> Clock:
     return ProcessorClock() if cpu_time else SystemClock()
 
 
-def _costs(calibration: Path | None, folder: Path, clock: Clock) -> UnitCosts:
+def _costs(calibration: Path | None, folder: Path) -> UnitCosts:
     if calibration is not None:
         return Calibration.load(calibration).costs
     render.note("unit costs of this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    return calibrate(folder, clock=clock, tell=render.note).costs
+    return calibrate(folder, tell=render.note).costs
 
 
 @grid_command("cost-models", joins="all", memory="1%,5%,10%", skew="0,1")
