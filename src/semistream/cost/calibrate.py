@@ -47,23 +47,24 @@ ROWS = 500_000
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
 BATCH_ROWS = 65_536
-SIZES = (1_500_000, 16_000_000)
+SIZES = (1_500_000, 10_000_000)
 """Memories at which joins are timed: within the processor's nearest caches, and beyond them."""
 
 SKEWS = (0.1, 0.9)
 """Streams on which every join is timed: with hardly any hits, and with many."""
 
-SLICES = 3
-RUN_S = 0.06
+SLICES = 5
+RUN_S = 0.08
 LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.1
+PRIOR_WEIGHT = 0.2
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
-OWN_WEIGHT = 0.1
-"""The same for a join's own costs, of which the guess is what they are in all joins."""
+LEAST_OF_PRIOR = 0.3
+"""A guess is not below this part of what is usual: runs may have found nothing for a cost that
+they cannot tell from others."""
 
 KNOWN_WEIGHT = 100.0
 
@@ -240,9 +241,7 @@ def calibrate(
                 for join in own:
                     runs = [one for one in timed if one.join == join]
                     if runs:
-                        of_join, _ = fit(
-                            runs, read["buffered"], usual=costs, weight=OWN_WEIGHT
-                        )
+                        of_join, _ = fit(runs, read["buffered"], usual=costs)
                         own[join].append((size, of_join))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     joins = {join: tuple(found) for join, found in own.items() if found}
@@ -418,12 +417,12 @@ def fit(
     known: Mapping[str, float] | None = None,
     *,
     usual: Costs = PRIOR,
-    weight: float = PRIOR_WEIGHT,
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
-    Relative errors count. Where runs cannot tell two costs apart, they stay near what is `usual`,
-    which has this much of the weight of a run; `known` ones stay what they are.
+    Relative errors count. All costs are `usual` ones times one factor at first; then each moves as
+    the runs want it. Where runs cannot tell two costs apart, they stay near that. `known` ones stay
+    what they are.
     """
     rows, busy = [], []
     for one in timed:
@@ -433,10 +432,12 @@ def fit(
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
         busy.append(1 - io / one.seconds)
     prior = np.array([getattr(usual, name) for name in COST_NAMES])
-    prior = np.maximum(prior, 0.05 * np.array([getattr(PRIOR, name) for name in COST_NAMES]))
-    matrix = np.array(rows) * prior
+    least = np.array([getattr(PRIOR, name) for name in COST_NAMES])
+    prior = np.maximum(prior, LEAST_OF_PRIOR * least)
     target = np.array(busy)
-    weights, expected = np.full(len(prior), weight), np.ones(len(prior))
+    prior *= max(float(np.median(target / (np.array(rows) @ prior))), 0.01)
+    matrix = np.array(rows) * prior
+    weights, expected = np.full(len(prior), PRIOR_WEIGHT), np.ones(len(prior))
     for name, value in (known or {}).items():
         at = COST_NAMES.index(name)
         weights[at], expected[at] = KNOWN_WEIGHT, value / prior[at]
