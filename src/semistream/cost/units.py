@@ -198,7 +198,7 @@ class UnitCosts:
             _sized(plain["sizes"]),
             {way: ReadCost(**cost) for way, cost in plain["read"].items()},
             None if plain.get("disk") is None else ModelledDisk(**plain["disk"]),
-            {join: _sized(sizes) for join, sizes in plain["joins"].items()},
+            {join: _sized(sizes) for join, sizes in plain.get("joins", {}).items()},
         )
 
 
