@@ -238,13 +238,13 @@ def calibrate(
                 fitted.append((size, costs))
                 errors[str(size)] = off
                 tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
-                for join in own:
+                for join, found in own.items():
                     runs = [one for one in timed if one.join == join]
                     if runs:
                         of_join, _ = fit(runs, read["buffered"], usual=costs)
-                        own[join].append((size, of_join))
+                        found.append((size, of_join))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    joins = {join: tuple(found) for join, found in own.items() if found}
+    joins = {join: tuple(sized) for join, sized in own.items() if sized}
     return Calibration(UnitCosts(tuple(fitted), read, joins=joins), host(), today, errors)
 
 

@@ -174,9 +174,7 @@ class UnitCosts:
             return max(busy, reading)
         return busy + reading
 
-    def busy_s(
-        self, loop: Loop, memory_bytes: float, *, by_index: bool, join: str = ""
-    ) -> float:
+    def busy_s(self, loop: Loop, memory_bytes: float, *, by_index: bool, join: str = "") -> float:
         """Seconds of the processor without reads."""
         cost = self.at(memory_bytes, join)
         parts = counted(loop, by_index=by_index)
