@@ -59,8 +59,11 @@ LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.2
+PRIOR_WEIGHT = 0.05
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
+
+OWN_WEIGHT = 0.2
+"""The same for the costs of one join, which has few runs: there the guess is that of all joins."""
 
 LEAST_OF_PRIOR = 0.3
 """A guess is not below this part of what is usual: runs may have found nothing for a cost that
@@ -241,7 +244,7 @@ def calibrate(
                 for join, found in own.items():
                     runs = [one for one in timed if one.join == join]
                     if runs:
-                        of_join, _ = fit(runs, read["buffered"], usual=costs)
+                        of_join, _ = fit(runs, read["buffered"], usual=costs, weight=OWN_WEIGHT)
                         found.append((size, of_join))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
     joins = {join: tuple(sized) for join, sized in own.items() if sized}
@@ -418,12 +421,13 @@ def fit(
     known: Mapping[str, float] | None = None,
     *,
     usual: Costs = PRIOR,
+    weight: float = PRIOR_WEIGHT,
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
     Relative errors count. All costs are `usual` ones times one factor at first; then each moves as
-    the runs want it. Where runs cannot tell two costs apart, they stay near that. `known` ones stay
-    what they are.
+    the runs want it. Where runs cannot tell two costs apart, they stay near that, which has
+    `weight` of a run's. `known` ones stay what they are.
     """
     rows, busy = [], []
     for one in timed:
@@ -438,7 +442,7 @@ def fit(
     target = np.array(busy)
     prior *= max(float(np.median(target / (np.array(rows) @ prior))), 0.01)
     matrix = np.array(rows) * prior
-    weights, expected = np.full(len(prior), PRIOR_WEIGHT), np.ones(len(prior))
+    weights, expected = np.full(len(prior), weight), np.ones(len(prior))
     for name, value in (known or {}).items():
         at = COST_NAMES.index(name)
         weights[at], expected[at] = KNOWN_WEIGHT, value / prior[at]
