@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from semistream.core.errors import OptionError
+from semistream.core.stats import JoinStats
 from semistream.cost import MODELS, Costs, Loop, ReadCost
 from semistream.cost import calibrate as module
-from semistream.cost.calibrate import Calibration, Run, Timed, calibrate, fit, nonnegative
+from semistream.cost.calibrate import Calibration, Run, Timed, calibrate, fit, nonnegative, seen
 from semistream.cost.units import COST_NAMES, UnitCosts, counted
 
 READ = ReadCost(1e-6, 1e-6)
@@ -54,6 +55,31 @@ def test_the_fit_explains_runs_that_are_made_of_known_costs() -> None:
         )
 
 
+def test_a_join_that_is_slower_in_all_gets_costs_of_its_own() -> None:
+    """One factor for all of its costs, where its runs say no more than that."""
+    loop = Loop(rows=1e6, waits=1e6, results=1e6, looked_up=1e6, pages=1e4, requests=1e3, calls=50)
+    common = UnitCosts(((1, module.PRIOR),), {"buffered": READ})
+    usual = common.busy_s(loop, 1, by_index=True)
+    reading = common.io_s(loop, "buffered")
+    own, off = fit([Timed("hybridjoin", loop, 3 * usual + reading)], READ, usual=module.PRIOR)
+    assert off < 0.01
+    for name in ("append", "find", "result", "look_up"):
+        assert getattr(own, name) == pytest.approx(3 * getattr(module.PRIOR, name), rel=0.05)
+
+
+def test_counts_of_a_run_follow_what_was_seen() -> None:
+    said = Loop(
+        rows=100, hits=50, waits=50, results=100, looked_up=60, cache_looked_up=110, pages=10,
+        requests=2, calls=1,
+    )  # fmt: skip
+    did = JoinStats(rows_in=1000, rows_out=1000, hits=800, misses=200, pages_read=30, requests=7)
+    loop = seen(said, did, 1000.0)
+    assert (loop.rows, loop.hits, loop.waits, loop.results) == (1000, 800, 200, 1000)
+    assert (loop.pages, loop.requests, loop.calls) == (30, 7, 10)
+    assert loop.looked_up == pytest.approx(60 * 200 / 50)
+    assert loop.cache_looked_up == pytest.approx(1100)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
     with pytest.MonkeyPatch.context() as patch:
@@ -75,6 +101,7 @@ def test_this_machine_is_measured(small: Calibration) -> None:
     assert size == 1_000_000
     assert all(getattr(costs, name) >= 0 for name in COST_NAMES)
     assert 0 < costs.call < 0.1
+    assert set(small.costs.joins) == {"meshjoin", "hybridjoin", "memoryjoin"}
     assert small.host["cores"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from semistream import build_master, make_join, open_master
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, Costs, Frequencies, ReadCost, UnitCosts, Workload
 from semistream.cost.model import Plan
+from semistream.cost.probing import between_ends
 from semistream.cost.units import COST_NAMES
 from semistream.joins.registry import JOINS
 from semistream.store.file import FileMaster
@@ -178,4 +180,20 @@ def test_unit_costs_between_sizes() -> None:
     assert costs.at(1000).read == pytest.approx(2.0)
     assert costs.at(10**9).read == 3.0
     assert costs.read["buffered"](3) == 7.0
+    own = replace(costs, joins={"ssij": ((1, high),)})
+    assert own.at(1, "ssij").read == 3.0
+    assert own.at(1, "meshjoin").read == own.at(1).read == 1.0
     assert UnitCosts.from_dict(costs.to_dict()) == costs
+    assert UnitCosts.from_dict(own.to_dict()) == own
+
+
+@pytest.mark.parametrize("rows", [1.0005, 1.5, 2.0, 5.0, 40.0])
+def test_pages_from_the_first_to_the_last_that_is_wanted(rows: float) -> None:
+    """By experiment: one row and Poisson's number of others, anywhere in a partition."""
+    generator = np.random.default_rng(1)
+    pages = 100
+    seen = []
+    for others in generator.poisson(rows - 1, 4000):
+        places = generator.integers(0, pages, others + 1)
+        seen.append(places.max() - places.min() + 1)
+    assert between_ends(pages, rows) == pytest.approx(np.mean(seen), rel=0.05, abs=0.2)

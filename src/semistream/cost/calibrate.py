@@ -47,23 +47,27 @@ ROWS = 500_000
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
 BATCH_ROWS = 65_536
-SIZES = (1_500_000, 16_000_000)
+SIZES = (1_500_000, 10_000_000)
 """Memories at which joins are timed: within the processor's nearest caches, and beyond them."""
 
 SKEWS = (0.1, 0.9)
 """Streams on which every join is timed: with hardly any hits, and with many."""
 
-SLICES = 3
-RUN_S = 0.06
+SLICES = 5
+RUN_S = 0.08
 LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.1
+PRIOR_WEIGHT = 0.05
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
-OWN_WEIGHT = 0.1
-"""The same for a join's own costs, of which the guess is what they are in all joins."""
+OWN_WEIGHT = 0.2
+"""The same for the costs of one join, which has few runs: there the guess is that of all joins."""
+
+LEAST_OF_PRIOR = 0.3
+"""A guess is not below this part of what is usual: runs may have found nothing for a cost that
+they cannot tell from others."""
 
 KNOWN_WEIGHT = 100.0
 
@@ -237,15 +241,13 @@ def calibrate(
                 fitted.append((size, costs))
                 errors[str(size)] = off
                 tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
-                for join in own:
+                for join, found in own.items():
                     runs = [one for one in timed if one.join == join]
                     if runs:
-                        of_join, _ = fit(
-                            runs, read["buffered"], usual=costs, weight=OWN_WEIGHT
-                        )
-                        own[join].append((size, of_join))
+                        of_join, _ = fit(runs, read["buffered"], usual=costs, weight=OWN_WEIGHT)
+                        found.append((size, of_join))
     today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    joins = {join: tuple(found) for join, found in own.items() if found}
+    joins = {join: tuple(sized) for join, sized in own.items() if sized}
     return Calibration(UnitCosts(tuple(fitted), read, joins=joins), host(), today, errors)
 
 
@@ -292,7 +294,7 @@ def _time(
     seconds: float,
     costs: UnitCosts,
 ) -> Timed:
-    """The slice in the middle of some of a warm join."""
+    """One of the best slices of a warm join."""
     if run.join == "memoryjoin":
         memory += 2 * master.data_bytes
     model = MODELS[run.join]
@@ -318,8 +320,9 @@ def _time(
         slices: list[Timed] = []
         while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
             slices.append(_slice(operator, run, said, calls, clock, seconds / SLICES))
+    # What disturbs a slice makes it slower, never faster; the very best may have had luck.
     slices.sort(key=lambda one: one.seconds / one.loop.rows)
-    return slices[len(slices) // 2]
+    return slices[len(slices) // 4]
 
 
 def _warm_up(operator: Operator, calls: Iterator[bool], pages: int, clock: Clock) -> None:
@@ -422,8 +425,9 @@ def fit(
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
-    Relative errors count. Where runs cannot tell two costs apart, they stay near what is `usual`,
-    which has this much of the weight of a run; `known` ones stay what they are.
+    Relative errors count. All costs are `usual` ones times one factor at first; then each moves as
+    the runs want it. Where runs cannot tell two costs apart, they stay near that, which has
+    `weight` of a run's. `known` ones stay what they are.
     """
     rows, busy = [], []
     for one in timed:
@@ -433,9 +437,11 @@ def fit(
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
         busy.append(1 - io / one.seconds)
     prior = np.array([getattr(usual, name) for name in COST_NAMES])
-    prior = np.maximum(prior, 0.05 * np.array([getattr(PRIOR, name) for name in COST_NAMES]))
-    matrix = np.array(rows) * prior
+    least = np.array([getattr(PRIOR, name) for name in COST_NAMES])
+    prior = np.maximum(prior, LEAST_OF_PRIOR * least)
     target = np.array(busy)
+    prior *= max(float(np.median(target / (np.array(rows) @ prior))), 0.01)
+    matrix = np.array(rows) * prior
     weights, expected = np.full(len(prior), weight), np.ones(len(prior))
     for name, value in (known or {}).items():
         at = COST_NAMES.index(name)

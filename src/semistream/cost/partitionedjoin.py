@@ -95,9 +95,7 @@ class PartitionedJoinModel(CostModel):
         loads = min(loads, segments)
         waits = slot * loads
         rows = waits / max(1 - share, 1e-6)
-        density = slot / plan.pages
-        empty = float(np.exp(-density) / max(1 - np.exp(-density), 1e-9))
-        pages = loads * max(plan.pages - 2 * min(empty, plan.pages), min(slot, plan.pages), 1.0)
+        pages = loads * (1 + (plan.pages - 1) * (slot - 1) / (slot + 1))
         longest = max(plan.buffer_pages // 2, plan.pages)
         alone = workload.frequencies.distinct(plan.waiting) / max(plan.waiting, 1.0)
         results = rows * workload.results

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
 
 from semistream.cost import intake
 from semistream.cost.model import (
@@ -146,10 +145,7 @@ class ProbingModel(CostModel):
         offered: bool,
     ) -> Loop:
         rows = waits / max(1 - hit_share, 1e-6)
-        density = waits / plan.pages
-        # Pages at both ends of a partition that nobody waits for are not read.
-        empty = float(np.exp(-density) / max(1 - np.exp(-density), 1e-9))
-        pages = max(plan.pages - 2 * min(empty, plan.pages), min(waits, plan.pages), 1.0)
+        pages = between_ends(plan.pages, waits)
         piece = max(-(-plan.pages // PIECES), min(SMALL_PIECE, plan.buffer_pages // 2))
         requests = -(-plan.pages // piece) * pages / plan.pages
         steps = 1 / self.loads(workload, plan)
@@ -252,6 +248,20 @@ class CachingModel(ProbingModel):
         if self.threshold:
             seconds += d * costs.at(plan.memory_bytes).compare
         return seconds
+
+
+def between_ends(pages: int, rows: float) -> float:
+    """Pages from the first to the last that is wanted, of a partition with so many rows on average.
+
+    Pages at both ends that nobody waits for are not read. n rows at random places reach over
+    (n - 1)/(n + 1) of a partition; here one waits and Poisson's number of others.
+    """
+    others = rows - 1
+    if others < 1e-3:
+        reach = max(others, 0.0) / 3
+    else:
+        reach = 1 - 2 * (others + math.expm1(-others)) / others**2
+    return 1 + (pages - 1) * reach
 
 
 def _printed(

@@ -174,9 +174,7 @@ class UnitCosts:
             return max(busy, reading)
         return busy + reading
 
-    def busy_s(
-        self, loop: Loop, memory_bytes: float, *, by_index: bool, join: str = ""
-    ) -> float:
+    def busy_s(self, loop: Loop, memory_bytes: float, *, by_index: bool, join: str = "") -> float:
         """Seconds of the processor without reads."""
         cost = self.at(memory_bytes, join)
         parts = counted(loop, by_index=by_index)
@@ -198,7 +196,7 @@ class UnitCosts:
             _sized(plain["sizes"]),
             {way: ReadCost(**cost) for way, cost in plain["read"].items()},
             None if plain.get("disk") is None else ModelledDisk(**plain["disk"]),
-            {join: _sized(sizes) for join, sizes in plain["joins"].items()},
+            {join: _sized(sizes) for join, sizes in plain.get("joins", {}).items()},
         )
 
 

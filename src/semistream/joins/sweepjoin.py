@@ -316,11 +316,15 @@ class SweepJoin(IndexedJoin):
         self.match.worth = max(ratio * share, 1.0)
 
     def _resize(self, wanted_rows: int) -> None:
-        """Move the border between pool and cache towards what was earned, at most by half."""
+        """Move the border between pool and cache towards what was earned.
+
+        A cache grows at most to twice its size, and shrinks to a quarter: what it lacks it learns
+        anew, but memory that earns nothing costs as long as a sweep takes.
+        """
         now = self.cache.size_bytes
         if self._pool_was_full:
             wanted = int(wanted_rows * 1.05 * self.cache.row_bytes)
-            wanted = min(max(wanted, now // 2, self._flexible // 50), max(2 * now, 4096))
+            wanted = min(max(wanted, now // 4, self._flexible // 50), max(2 * now, 4096))
             wanted = min(wanted, self._flexible * 19 // 20)
         else:
             spare = int(self._peak_rows * 1.25 * self.waiting.row_bytes) + self._flexible // 20
