@@ -236,10 +236,11 @@ def play_table(
     *,
     held: Held | None = None,
     rounds: tuple[float, float] | None = None,
+    whole: int | None = None,
     clock: Clock | None = None,
     **options: Any,
 ) -> Played:
-    """Join a table's stream with its master.
+    """Join a table's stream with its master, see `play`.
 
     The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
     buffers, output) is not counted, since at a small scale that would be most of the memory. Or it
@@ -247,7 +248,7 @@ def play_table(
     """
     make, stream, check = _maker(ground, join, table, clock, options)
     if held is not None:
-        return play(make, stream, held, check, rounds=rounds)
+        return play(make, stream, held, check, rounds=rounds, whole=whole)
     master = table.master(ground)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)
@@ -256,7 +257,7 @@ def play_table(
         most = int((room_bytes + OTHER_BYTES) / 10 / master.page_bytes)
         options["chunk"] = _chunk_pages(master.pages, waiting, most) * master.page_bytes
     memory = memory_with_room(make, room_bytes)
-    return play(make, stream, Held(waiting), check, rounds=rounds, memory_bytes=memory)
+    return play(make, stream, Held(waiting), check, rounds=rounds, whole=whole, memory_bytes=memory)
 
 
 STEPS = 9
