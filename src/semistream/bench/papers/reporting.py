@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from semistream.bench.papers.contradictions import CONTRADICTIONS
 from semistream.bench.papers.experiment import CLOCKS, PAPERS, Experiment
 from semistream.bench.papers.ground import SCALES
-from semistream.bench.papers.rules import OUTCOMES, number
+from semistream.bench.papers.rules import OUTCOMES, Verdict, number
 from semistream.bench.papers.running import Stored
 
 HEAD = """\
@@ -47,22 +47,44 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     for paper, title in PAPERS.items():
         of_paper = [one for one in listed if one.paper == paper]
         if of_paper:
-            parts.append(f"## {title}\n")
+            parts.append(f'## <a id="{paper}"></a>{title}\n')
             parts += [_section(one, found.get(one.id)) for one in of_paper]
     parts.append(_contradictions())
     return "\n".join(parts)
 
 
 def _summary(listed: list[Experiment], found: Mapping[str, Stored]) -> str:
+    """How many of each paper came out how, then all experiments in one table."""
     verdicts = {one.id: found[one.id].verdict for one in listed if one.id in found}
-    counts = Counter(verdict.outcome for verdict in verdicts.values() if verdict is not None)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
-    rows = ["| id | the paper's claim | verdict |", "|---|---|---|"]
+    rows = [
+        "| paper | experiments | " + " | ".join(OUTCOMES) + " |",
+        "|---|" + "---:|" * (len(OUTCOMES) + 1),
+    ]
+    total: Counter[str] = Counter()
+    for paper, title in PAPERS.items():
+        of_paper = [one for one in listed if one.paper == paper]
+        counts = Counter(_outcome(verdicts.get(one.id)) for one in of_paper)
+        total += counts
+        if of_paper:
+            name = f"[{paper}](#{paper}): {title.split(': ')[-1] if ': ' in title else title}"
+            rows.append(_counted(name, len(of_paper), counts))
+    rows.append(_counted("**all**", len(listed), total))
+    missing = [one.id for one in listed if one.id not in found]
+    if missing:
+        rows.append("\nNo results are stored of " + ", ".join(missing) + ".")
+    rows += ["", "| id | the paper's claim | verdict |", "|---|---|---|"]
     for one in listed:
-        verdict = verdicts.get(one.id)
-        outcome = "no results stored" if verdict is None else verdict.outcome
+        outcome = _outcome(verdicts.get(one.id))
         rows.append(f"| [{one.id}](#{one.id.lower()}) | {one.claim} | {outcome} |")
-    return f"{len(listed)} experiments: {told}.\n\n" + "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n"
+
+
+def _outcome(verdict: Verdict | None) -> str:
+    return "no results stored" if verdict is None else verdict.outcome
+
+
+def _counted(name: str, number: int, counts: Mapping[str, int]) -> str:
+    return f"| {name} | {number} | " + " | ".join(str(counts.get(o, 0)) for o in OUTCOMES) + " |"
 
 
 def _section(one: Experiment, stored: Stored | None) -> str:

@@ -34,8 +34,8 @@ MILLION = 1e6 / 31.25
 ROW_BYTES = 120
 JOIN, SCAN = "ssbj", "meshjoin"
 BOTH = (JOIN, SCAN)
-SETTLED = (14.0, 3.0)
-"""Rounds: the cache is full after some nine scans, and is cleaned every tenth."""
+COUNTED = (0.0, 10.0)
+"""Rounds that are counted, once the cache has settled: it is cleaned every tenth scan."""
 
 SHARES = (1.0, 2.5, 5, 10)
 PERCENT = Axis("memory", "% of R")
@@ -58,8 +58,9 @@ def _table(ground: Ground, rows: float, skew: float = 1.0) -> Table:
 
 
 def _play(ground: Ground, series: str, table: Table, room_bytes: float, **options: Any) -> Played:
-    rounds = SETTLED if series == JOIN else None
-    return play_table(ground, series, table, room_bytes, rounds=rounds, **options)
+    if series == SCAN:
+        return play_table(ground, series, table, room_bytes, **options)
+    return play_table(ground, series, table, room_bytes, rounds=COUNTED, settle=True, **options)
 
 
 def _room(table: Table, percent: float) -> float:
@@ -204,8 +205,7 @@ def _reports(ground: Ground) -> Table:
 def _weather(ground: Ground, x: float, series: str) -> Measured:
     table = _reports(ground)
     room = x / 100 * table.workload.master_rows * 128
-    rounds = (12.0, 3.0) if series == JOIN else None
-    played = play_table(ground, series, table, room, rounds=rounds)
+    played = _play(ground, series, table, room)
     return Measured(played.rate(PLAIN), played.verified, played.facts())
 
 
@@ -220,7 +220,7 @@ def _cache_share(ground: Ground, x: float, series: str) -> Measured:
 
 def _factor(ground: Ground, x: float, series: str) -> Measured:
     table = _table(ground, 20)
-    played = play_table(ground, JOIN, table, _room(table, 5), rounds=(30.0, 10.0), factor=x)
+    played = _play(ground, JOIN, table, _room(table, 5), factor=x)
     return Measured(played.rate(PLAIN), played.verified, played.facts())
 
 

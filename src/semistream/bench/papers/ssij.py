@@ -398,9 +398,7 @@ def _burst(ground: Ground, x: float, series: str) -> Measured:
     seen = overflow(ground, table, room, rows, arrived, PLAIN, **options)
     seconds = max(seen.rows - before, 0) / fast
     more = {"nominal_rows_per_s": nominal.y, "rows_taken_in_burst": seen.rows - before}
-    return Measured(
-        seconds * PAPER_ROWS / rows * 1000, nominal.verified and seen.verified, more
-    )
+    return Measured(seconds * PAPER_ROWS / rows * 1000, nominal.verified and seen.verified, more)
 
 
 def _bursts(curves: Curves) -> Verdict:

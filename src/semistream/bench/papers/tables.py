@@ -236,6 +236,7 @@ def play_table(
     *,
     held: Held | None = None,
     rounds: tuple[float, float] | None = None,
+    settle: bool = False,
     whole: int | None = None,
     clock: Clock | None = None,
     **options: Any,
@@ -257,7 +258,16 @@ def play_table(
         most = int((room_bytes + OTHER_BYTES) / 10 / master.page_bytes)
         options["chunk"] = _chunk_pages(master.pages, waiting, most) * master.page_bytes
     memory = memory_with_room(make, room_bytes)
-    return play(make, stream, Held(waiting), check, rounds=rounds, whole=whole, memory_bytes=memory)
+    return play(
+        make,
+        stream,
+        Held(waiting),
+        check,
+        rounds=rounds,
+        settle=settle,
+        whole=whole,
+        memory_bytes=memory,
+    )
 
 
 STEPS = 9
@@ -335,9 +345,7 @@ def held_rate(
     low, high, right = 0.0, most, True
     for _ in range(STEPS):
         rate = (low + high) / 2
-        seen = overflow(
-            ground, table, room_bytes, rows, partial(mul, rate), machine, **options
-        )
+        seen = overflow(ground, table, room_bytes, rows, partial(mul, rate), machine, **options)
         right = right and seen.verified
         low, high = (low, rate) if seen.happened else (rate, high)
     return low, right
