@@ -38,7 +38,7 @@ from semistream.store.file import FileMaster
 from semistream.workloads import Placement, product_rows, sale_schema, sales
 
 ScaleName = Literal["small", "medium", "paper"]
-SCALES: dict[ScaleName, float] = {"small": 1 / 16, "medium": 1 / 4, "paper": 1.0}
+SCALES: dict[ScaleName, float] = {"small": 1 / 16, "medium": 1 / 8, "paper": 1.0}
 """By how much R and M are smaller than the papers'."""
 
 COLUMNS = ["price"]
