@@ -27,7 +27,7 @@ a verdict. The verdict is computed by a rule that stands beside the experiment i
   are none: the curves themselves could not be read.
 - *Scale.* Each result says its own. R and memory are smaller than the papers' by one factor
   ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own
-  equations rates do not change by that.
+  equations rates do not change by that. {effort}
 - *Memory.* Our rows take less memory than the papers'. A join gets the memory in which as many rows
   find room as in the paper's; stored results say how much that was.
 - *Clocks.* {clocks}
@@ -39,7 +39,8 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     listed = list(experiments)
     parts = [
         HEAD.format(
-            scales=", ".join(f"{name} {share:g}" for name, share in SCALES.items()),
+            scales=", ".join(f"{name} 1/{1 / share:g}" for name, share in SCALES.items()),
+            effort=_effort(found),
             clocks=" ".join(f"*{name}*: {what}." for name, what in CLOCKS.items()),
         ),
         _summary(listed, found),
@@ -51,6 +52,13 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
             parts += [_section(one, found.get(one.id)) for one in of_paper]
     parts.append(_contradictions())
     return "\n".join(parts)
+
+
+def _effort(found: Mapping[str, Stored]) -> str:
+    """What it took to get the results."""
+    cells = [cell for one in found.values() for cell in one.cells.values()]
+    minutes = sum(cell.get("took_processor_s", 0.0) for cell in cells) / 60
+    return f"The {len(cells):,} cells shown here took {minutes:.0f} minutes of one processor."
 
 
 def _summary(listed: list[Experiment], found: Mapping[str, Stored]) -> str:

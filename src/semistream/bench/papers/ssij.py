@@ -436,7 +436,8 @@ def _input_buffer(ground: Ground, x: float, series: str) -> Measured:
     """Rows per second of processor time here: the modelled disk reads the same for all."""
     table = _locality(ground)
     rows = table.workload.master_rows
-    options = {**DISK, **table_2(table, 10), "ib_rows": max(int(x * 1000 / PAPER_ROWS * rows), 1)}
+    options: dict[str, Any] = {**DISK, **table_2(table, 10)}
+    options["ib_rows"] = max(int(x * 1000 / PAPER_ROWS * rows), 1)
     clock = ProcessorClock()
     played = play_table(
         ground, SSIJ, table, 0.1 * rows * 120, whole=rows // 2, clock=clock, **options
