@@ -314,16 +314,18 @@ WINDOW_ROUNDS, MOST_WINDOWS, GROWTH = 10.0, 12, 0.005
 
 
 def _settle(feed: _Feed, operator: Operator, capacity: float) -> None:
-    """Until the share of hits grows by less than 0.5 % of the stream in ten rounds.
+    """Until the share of hits did not grow by 0.5 % of the stream in ten rounds, twice in a row.
 
     SSBJ moves keys to its cache a buffer at a time, every third scan, and throws out every tenth.
     """
-    share = -1.0
+    best, idle = -1.0, 0
     for _ in range(MOST_WINDOWS):
         before = operator.stats
         feed.go(WINDOW_ROUNDS * capacity)
-        grown, share = share, operator.stats.since(before).hit_share
-        if share < grown + GROWTH:
+        share = operator.stats.since(before).hit_share
+        idle = 0 if share >= best + GROWTH else idle + 1
+        best = max(best, share)
+        if idle == 2:
             return
 
 
