@@ -13,9 +13,12 @@ from semistream.bench.papers.machine import PLAIN
 from semistream.bench.papers.tables import (
     LOST,
     DiskClock,
+    Overflow,
     PairCheck,
     Table,
     _chunk_pages,
+    held_rate,
+    overflow,
     play_table,
 )
 from semistream.joins.registry import make_join
@@ -41,6 +44,30 @@ def test_a_join_is_played_and_verified(ground: Ground, join: str) -> None:
     assert played.rows > 500
     assert 60_000 < played.memory_bytes < 1_000_000
     assert played.rate(PLAIN) > 0
+    ground.close()
+
+
+def test_a_whole_stream_counts_from_its_first_row(ground: Ground) -> None:
+    played = play_table(ground, "ssij", table(), 60_000, whole=3000)
+    assert played.verified
+    assert played.rows == 3000
+    assert played.did.pages_read > 0
+    ground.close()
+
+
+def test_memory_overflows_if_rows_come_too_fast(ground: Ground) -> None:
+    def at(rate: float) -> Overflow:
+        return overflow(ground, table(), 60_000, 3000, lambda now_s: rate * now_s, PLAIN)
+
+    slow, fast = at(100), at(1e6)
+    assert slow == Overflow(happened=False, rows=3000, verified=True)
+    assert fast.happened
+    assert fast.verified
+    assert 0 < fast.rows < 3000
+    rate, verified = held_rate(ground, table(), 60_000, 3000, 1e6, PLAIN)
+    assert verified
+    assert 100 < rate < 1e6
+    assert not at(rate).happened
     ground.close()
 
 

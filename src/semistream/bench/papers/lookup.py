@@ -46,7 +46,8 @@ TPCH_ROWS = 1_600_000
 
 ORDER = (
     "R lies in frequency order, which the paper does not say; only so there is a gain like the one"
-    " that it reports (contradiction 26). The gain grows with R."
+    " that it reports (contradiction 26). The gain grows with R: with 50 MB and 2 M rows it is 2.0"
+    " at the scale small and 2.5 at the scale paper (`bench run L-5a --scale paper`)."
 )
 
 
@@ -81,10 +82,12 @@ def _best_position(curves: Curves) -> Verdict:
     )
 
 
-def _smaller_behind_a_cache(curves: Curves, x: float) -> Check:
-    gains = _gain(curves, x), _gain(curves, x, "cachejoin")
-    told = f"at {number(x)} HYBRIDJOIN gains {gains[0]:.2f} and CACHEJOIN {gains[1]:.2f}"
-    return holds(1 < gains[1] < gains[0], told)
+def _smaller_behind_a_cache(curves: Curves) -> Check:
+    """At every value CACHEJOIN gains, and less than HYBRIDJOIN."""
+    gains = [(_gain(curves, x), _gain(curves, x, "cachejoin")) for x in sorted(curves[PLAIN])]
+    cached = [one[1] for one in gains]
+    told = f"CACHEJOIN gains {min(cached):.2f} to {max(cached):.2f}"
+    return holds(all(1 < mine < other for other, mine in gains), told)
 
 
 def _three_times(curves: Curves, low: float, high: float) -> Verdict:
@@ -93,7 +96,7 @@ def _three_times(curves: Curves, low: float, high: float) -> Verdict:
         [above(second, plain, "HYBRIDJOIN, second position beside none", 1.5)],
         [
             within(second, plain, "of the size reported", low, high),
-            _smaller_behind_a_cache(curves, min(plain)),
+            _smaller_behind_a_cache(curves),
         ],
     )
 

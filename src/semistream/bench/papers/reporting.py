@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from semistream.bench.papers.contradictions import CONTRADICTIONS
 from semistream.bench.papers.experiment import CLOCKS, PAPERS, Experiment
 from semistream.bench.papers.ground import SCALES
-from semistream.bench.papers.rules import OUTCOMES, number
+from semistream.bench.papers.rules import OUTCOMES, Verdict, number
 from semistream.bench.papers.running import Stored
 
 HEAD = """\
@@ -27,7 +27,7 @@ a verdict. The verdict is computed by a rule that stands beside the experiment i
   are none: the curves themselves could not be read.
 - *Scale.* Each result says its own. R and memory are smaller than the papers' by one factor
   ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own
-  equations rates do not change by that.
+  equations rates do not change by that. {effort}
 - *Memory.* Our rows take less memory than the papers'. A join gets the memory in which as many rows
   find room as in the paper's; stored results say how much that was.
 - *Clocks.* {clocks}
@@ -39,7 +39,8 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     listed = list(experiments)
     parts = [
         HEAD.format(
-            scales=", ".join(f"{name} {share:g}" for name, share in SCALES.items()),
+            scales=", ".join(f"{name} 1/{1 / share:g}" for name, share in SCALES.items()),
+            effort=_effort(found),
             clocks=" ".join(f"*{name}*: {what}." for name, what in CLOCKS.items()),
         ),
         _summary(listed, found),
@@ -47,22 +48,51 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     for paper, title in PAPERS.items():
         of_paper = [one for one in listed if one.paper == paper]
         if of_paper:
-            parts.append(f"## {title}\n")
+            parts.append(f'## <a id="{paper}"></a>{title}\n')
             parts += [_section(one, found.get(one.id)) for one in of_paper]
     parts.append(_contradictions())
     return "\n".join(parts)
 
 
+def _effort(found: Mapping[str, Stored]) -> str:
+    """What it took to get the results."""
+    cells = [cell for one in found.values() for cell in one.cells.values()]
+    minutes = sum(cell.get("took_processor_s", 0.0) for cell in cells) / 60
+    return f"The {len(cells):,} cells shown here took {minutes:.0f} minutes of one processor."
+
+
 def _summary(listed: list[Experiment], found: Mapping[str, Stored]) -> str:
+    """How many of each paper came out how, then all experiments in one table."""
     verdicts = {one.id: found[one.id].verdict for one in listed if one.id in found}
-    counts = Counter(verdict.outcome for verdict in verdicts.values() if verdict is not None)
-    told = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
-    rows = ["| id | the paper's claim | verdict |", "|---|---|---|"]
+    rows = [
+        "| paper | experiments | " + " | ".join(OUTCOMES) + " |",
+        "|---|" + "---:|" * (len(OUTCOMES) + 1),
+    ]
+    total: Counter[str] = Counter()
+    for paper, title in PAPERS.items():
+        of_paper = [one for one in listed if one.paper == paper]
+        counts = Counter(_outcome(verdicts.get(one.id)) for one in of_paper)
+        total += counts
+        if of_paper:
+            name = f"[{paper}](#{paper}): {title.split(': ')[-1] if ': ' in title else title}"
+            rows.append(_counted(name, len(of_paper), counts))
+    rows.append(_counted("**all**", len(listed), total))
+    missing = [one.id for one in listed if one.id not in found]
+    if missing:
+        rows.append("\nNo results are stored of " + ", ".join(missing) + ".")
+    rows += ["", "| id | the paper's claim | verdict |", "|---|---|---|"]
     for one in listed:
-        verdict = verdicts.get(one.id)
-        outcome = "no results stored" if verdict is None else verdict.outcome
+        outcome = _outcome(verdicts.get(one.id))
         rows.append(f"| [{one.id}](#{one.id.lower()}) | {one.claim} | {outcome} |")
-    return f"{len(listed)} experiments: {told}.\n\n" + "\n".join(rows) + "\n"
+    return "\n".join(rows) + "\n"
+
+
+def _outcome(verdict: Verdict | None) -> str:
+    return "no results stored" if verdict is None else verdict.outcome
+
+
+def _counted(name: str, number: int, counts: Mapping[str, int]) -> str:
+    return f"| {name} | {number} | " + " | ".join(str(counts.get(o, 0)) for o in OUTCOMES) + " |"
 
 
 def _section(one: Experiment, stored: Stored | None) -> str:

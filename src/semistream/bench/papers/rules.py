@@ -131,6 +131,11 @@ def holds(condition: bool, seen: str) -> Check:
     return Check(condition, seen)
 
 
+def note(seen: str) -> Check:
+    """No check: something that a reader of the reason should know."""
+    return Check(True, seen)
+
+
 def number(value: float) -> str:
     """A number in words of a reason: three digits, or more for whole ones."""
     if value == 0:

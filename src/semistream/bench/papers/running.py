@@ -13,6 +13,7 @@ from semistream.bench import results
 from semistream.bench.papers.experiment import Experiment, Measured
 from semistream.bench.papers.ground import SCALES, Ground, ScaleName
 from semistream.bench.papers.rules import Curves, Verdict
+from semistream.core.clock import ProcessorClock, SystemClock
 from semistream.core.errors import SemiStreamError
 from semistream.core.progress import Report
 
@@ -127,18 +128,29 @@ def run_experiments(
             done += 1
             if path.exists() and not again:
                 continue
+            begin, busy = SystemClock().now_ns(), ProcessorClock().now_ns()
             try:
                 measured = experiment.cell(ground, x, series)
             except SemiStreamError as error:
                 yield Failed(experiment, x, series, error)
                 continue
-            _store(path, experiment, ground, x, series, measured)
+            took = {
+                "took_s": (SystemClock().now_ns() - begin) / 1e9,
+                "took_processor_s": (ProcessorClock().now_ns() - busy) / 1e9,
+            }
+            _store(path, experiment, ground, x, series, measured, took)
         yield stored(folder, experiment, ground.scale, ground.seed)
     report("", total, total)
 
 
 def _store(
-    path: Path, experiment: Experiment, ground: Ground, x: float, series: str, measured: Measured
+    path: Path,
+    experiment: Experiment,
+    ground: Ground,
+    x: float,
+    series: str,
+    measured: Measured,
+    took: dict[str, float],
 ) -> None:
     results.write(
         path,
@@ -150,5 +162,5 @@ def _store(
             "x": x,
             "series": series,
         },
-        result={"y": measured.y, "verified": measured.verified, **measured.more},
+        result={"y": measured.y, "verified": measured.verified, **measured.more, **took},
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import mul
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -236,10 +236,12 @@ def play_table(
     *,
     held: Held | None = None,
     rounds: tuple[float, float] | None = None,
+    settle: bool = False,
+    whole: int | None = None,
     clock: Clock | None = None,
     **options: Any,
 ) -> Played:
-    """Join a table's stream with its master.
+    """Join a table's stream with its master, see `play`.
 
     The join has `room_bytes` for rows that wait and for its cache; what it needs besides (index,
     buffers, output) is not counted, since at a small scale that would be most of the memory. Or it
@@ -247,7 +249,7 @@ def play_table(
     """
     make, stream, check = _maker(ground, join, table, clock, options)
     if held is not None:
-        return play(make, stream, held, check, rounds=rounds)
+        return play(make, stream, held, check, rounds=rounds, whole=whole)
     master = table.master(ground)
     # Half of it waits, if the rest is a cache: this says only how long the join is fed.
     waiting = room_bytes / (table.row_bytes + 8) / (2 if join == "ssij" else 1)
@@ -256,7 +258,16 @@ def play_table(
         most = int((room_bytes + OTHER_BYTES) / 10 / master.page_bytes)
         options["chunk"] = _chunk_pages(master.pages, waiting, most) * master.page_bytes
     memory = memory_with_room(make, room_bytes)
-    return play(make, stream, Held(waiting), check, rounds=rounds, memory_bytes=memory)
+    return play(
+        make,
+        stream,
+        Held(waiting),
+        check,
+        rounds=rounds,
+        settle=settle,
+        whole=whole,
+        memory_bytes=memory,
+    )
 
 
 STEPS = 9
@@ -266,7 +277,15 @@ TICK_S = 0.002
 """Rows that come are offered so often while nothing is read."""
 
 
-def overflow_s(
+class Overflow(NamedTuple):
+    """Whether SSIJ's memory overflowed, how many rows it had taken, whether results are right."""
+
+    happened: bool
+    rows: int
+    verified: bool
+
+
+def overflow(
     ground: Ground,
     table: Table,
     room_bytes: float,
@@ -274,13 +293,12 @@ def overflow_s(
     arrived: Callable[[float], float],
     machine: Machine,
     **options: Any,
-) -> tuple[float | None, bool]:
-    """When SSIJ's memory overflows, in seconds; None if it takes in `rows` rows without that.
+) -> Overflow:
+    """Let rows come to SSIJ until its memory overflows, or until it has taken in `rows` of them.
 
     `arrived` says how many rows have come by a moment. Time is that of the machine's disk. Rows
     that come during a join phase are offered after it; memory has overflowed if they find no room,
     and it counts as that if more than one of 100 rows waits longer than an option `max_wait` says.
-    Also says whether all results were right.
     """
     clock, wait_s = DiskClock(machine), options.get("max_wait")
     make, stream, check = _maker(ground, "ssij", table, clock, options)
@@ -306,13 +324,12 @@ def overflow_s(
             _add(check, operator.step() if held else None)
             while operator.is_joining:
                 _add(check, operator.step())
-        end_s = None if held else clock.now_ns() / 1e9
         for result in operator.finish():
             check.add(result)
         stats = operator.stats
         if wait_s is not None and latency_percentile_s(stats.latency_histogram, 99) > wait_s:
-            end_s = clock.now_ns() / 1e9
-        return end_s, check.agrees(stats.rows_in)
+            held = False
+        return Overflow(not held, taken, check.agrees(stats.rows_in))
 
 
 def held_rate(
@@ -328,11 +345,9 @@ def held_rate(
     low, high, right = 0.0, most, True
     for _ in range(STEPS):
         rate = (low + high) / 2
-        end_s, good = overflow_s(
-            ground, table, room_bytes, rows, partial(mul, rate), machine, **options
-        )
-        right = right and good
-        low, high = (rate, high) if end_s is None else (low, rate)
+        seen = overflow(ground, table, room_bytes, rows, partial(mul, rate), machine, **options)
+        right = right and seen.verified
+        low, high = (low, rate) if seen.happened else (rate, high)
     return low, right
 
 
