@@ -55,6 +55,15 @@ def test_a_whole_stream_counts_from_its_first_row(ground: Ground) -> None:
     ground.close()
 
 
+def test_a_cache_settles_before_it_is_counted(ground: Ground) -> None:
+    one = table(skew=1.0)
+    cold = play_table(ground, "ssbj", one, 60_000, rounds=(0, 2))
+    warm = play_table(ground, "ssbj", one, 60_000, rounds=(0, 2), settle=True)
+    assert warm.verified
+    assert warm.did.hit_share > cold.did.hit_share + 0.05
+    ground.close()
+
+
 def test_memory_overflows_if_rows_come_too_fast(ground: Ground) -> None:
     def at(rate: float) -> Overflow:
         return overflow(ground, table(), 60_000, 3000, lambda now_s: rate * now_s, PLAIN)
