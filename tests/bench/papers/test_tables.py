@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -66,16 +68,17 @@ def test_a_cache_settles_before_it_is_counted(ground: Ground) -> None:
 
 def test_memory_overflows_if_rows_come_too_fast(ground: Ground) -> None:
     def at(rate: float) -> Overflow:
-        return overflow(ground, table(), 60_000, 3000, lambda now_s: rate * now_s, PLAIN)
+        arrived = partial(mul, rate)
+        return overflow(ground, table(), 60_000, 3000, arrived, PLAIN, burst_rows=3000)
 
     slow, fast = at(100), at(1e6)
     assert slow == Overflow(happened=False, rows=3000, verified=True)
     assert fast.happened
     assert fast.verified
     assert 0 < fast.rows < 3000
-    rate, verified = held_rate(ground, table(), 60_000, 3000, 1e6, PLAIN)
+    rate, verified = held_rate(ground, table(), 60_000, 3000, 4_000, PLAIN, burst_rows=3000)
     assert verified
-    assert 100 < rate < 1e6
+    assert 50 < rate < 4_000
     assert not at(rate).happened
     ground.close()
 
