@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import mul
 from pathlib import Path
 from typing import Any
 
@@ -55,18 +57,28 @@ def test_a_whole_stream_counts_from_its_first_row(ground: Ground) -> None:
     ground.close()
 
 
+def test_a_cache_settles_before_it_is_counted(ground: Ground) -> None:
+    one = table(skew=1.0)
+    cold = play_table(ground, "ssbj", one, 60_000, rounds=(0, 2))
+    warm = play_table(ground, "ssbj", one, 60_000, rounds=(0, 2), settle=True)
+    assert warm.verified
+    assert warm.did.hit_share > cold.did.hit_share + 0.05
+    ground.close()
+
+
 def test_memory_overflows_if_rows_come_too_fast(ground: Ground) -> None:
     def at(rate: float) -> Overflow:
-        return overflow(ground, table(), 60_000, 3000, lambda now_s: rate * now_s, PLAIN)
+        arrived = partial(mul, rate)
+        return overflow(ground, table(), 60_000, 3000, arrived, PLAIN, burst_rows=3000)
 
     slow, fast = at(100), at(1e6)
     assert slow == Overflow(happened=False, rows=3000, verified=True)
     assert fast.happened
     assert fast.verified
     assert 0 < fast.rows < 3000
-    rate, verified = held_rate(ground, table(), 60_000, 3000, 1e6, PLAIN)
+    rate, verified = held_rate(ground, table(), 60_000, 3000, 4_000, PLAIN, burst_rows=3000)
     assert verified
-    assert 100 < rate < 1e6
+    assert 50 < rate < 4_000
     assert not at(rate).happened
     ground.close()
 

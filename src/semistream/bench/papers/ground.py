@@ -310,7 +310,7 @@ def play(
     )
 
 
-WINDOW_ROUNDS, MOST_WINDOWS, GROWTH = 10.0, 12, 0.005
+WINDOW_ROUNDS, MOST_WINDOWS, GROWTH = 10.0, 6, 0.005
 
 
 def _settle(feed: _Feed, operator: Operator, capacity: float) -> None:

@@ -26,7 +26,7 @@ a verdict. The verdict is computed by a rule that stands beside the experiment i
 - *Numbers of the papers* are stars in the plots. Where a paper has only a curve in a figure, there
   are none: the curves themselves could not be read.
 - *Scale.* Each result says its own. R and memory are smaller than the papers' by one factor
-  ({scales}); pages, partitions, disk and skew are the papers'. By the papers' own
+  ({scales}, or not at all); pages, partitions, disk and skew are the papers'. By the papers' own
   equations rates do not change by that. {effort}
 - *Memory.* Our rows take less memory than the papers'. A join gets the memory in which as many rows
   find room as in the paper's; stored results say how much that was.
@@ -39,7 +39,7 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     listed = list(experiments)
     parts = [
         HEAD.format(
-            scales=", ".join(f"{name} 1/{1 / share:g}" for name, share in SCALES.items()),
+            scales=", ".join(f"{name} 1/{1 / share:g}" for name, share in SCALES.items() if share < 1),
             effort=_effort(found),
             clocks=" ".join(f"*{name}*: {what}." for name, what in CLOCKS.items()),
         ),

@@ -61,10 +61,20 @@ def _table(ground: Ground, rows: float, skew: float = 1.0) -> Table:
     return Table(f"repeated-{here}", workload, "stock", 20)
 
 
+_PLAYED: dict[tuple[Any, ...], Played] = {}
+"""What was played already: many figures have points in common, and the memory for a rate is looked
+for in few steps."""
+
+
 def _play(ground: Ground, series: str, table: Table, room_bytes: float, **options: Any) -> Played:
-    if series == SCAN:
-        return play_table(ground, series, table, room_bytes, **options)
-    return play_table(ground, series, table, room_bytes, rounds=COUNTED, settle=True, **options)
+    workload = table.workload
+    of_table = (table.name, workload.description, table.columns)
+    key = (ground.scale, ground.seed, series, of_table, room_bytes, *sorted(options.items()))
+    if key not in _PLAYED:
+        if series == JOIN:
+            options |= {"rounds": COUNTED, "settle": True}
+        _PLAYED[key] = play_table(ground, series, table, room_bytes, **options)
+    return _PLAYED[key]
 
 
 def _room(table: Table, percent: float) -> float:
@@ -90,16 +100,9 @@ def _fixed_memory(ground: Ground, x: float, series: str) -> Measured:
 
 # Fig. 4: the memory for a rate.
 
-_RATES: dict[tuple[str, int, str, float, float], Played] = {}
-"""What was played already: the memory for a rate is looked for in few steps."""
-
-
 def _played(ground: Ground, series: str, rows: float, percent: float) -> Played:
-    key = (ground.scale, ground.seed, series, rows, percent)
-    if key not in _RATES:
-        table = _table(ground, LARGER * rows)
-        _RATES[key] = _play(ground, series, table, _room(table, percent))
-    return _RATES[key]
+    table = _table(ground, LARGER * rows)
+    return _play(ground, series, table, _room(table, percent))
 
 
 STEPS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
