@@ -39,7 +39,9 @@ def report_text(experiments: Iterable[Experiment], found: Mapping[str, Stored]) 
     listed = list(experiments)
     parts = [
         HEAD.format(
-            scales=", ".join(f"{name} 1/{1 / share:g}" for name, share in SCALES.items() if share < 1),
+            scales=", ".join(
+                f"{name} 1/{1 / share:g}" for name, share in SCALES.items() if share < 1
+            ),
             effort=_effort(found),
             clocks=" ".join(f"*{name}*: {what}." for name, what in CLOCKS.items()),
         ),

@@ -100,6 +100,7 @@ def _fixed_memory(ground: Ground, x: float, series: str) -> Measured:
 
 # Fig. 4: the memory for a rate.
 
+
 def _played(ground: Ground, series: str, rows: float, percent: float) -> Played:
     table = _table(ground, LARGER * rows)
     return _play(ground, series, table, _room(table, percent))
