@@ -59,7 +59,7 @@ LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.05
+PRIOR_WEIGHT = 0.02
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
 OWN_WEIGHT = 0.2
