@@ -59,7 +59,7 @@ LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 2.0
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
-PRIOR_WEIGHT = 0.05
+PRIOR_WEIGHT = 0.02
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
 OWN_WEIGHT = 0.2
@@ -68,6 +68,9 @@ OWN_WEIGHT = 0.2
 LEAST_OF_PRIOR = 0.3
 """A guess is not below this part of what is usual: runs may have found nothing for a cost that
 they cannot tell from others."""
+
+MOST_FACTOR = 4.0
+"""All costs together are not further off what is usual: more than that is one of them."""
 
 KNOWN_WEIGHT = 100.0
 
@@ -440,7 +443,8 @@ def fit(
     least = np.array([getattr(PRIOR, name) for name in COST_NAMES])
     prior = np.maximum(prior, LEAST_OF_PRIOR * least)
     target = np.array(busy)
-    prior *= max(float(np.median(target / (np.array(rows) @ prior))), 0.01)
+    factor = float(np.median(target / (np.array(rows) @ prior)))
+    prior *= min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR)
     matrix = np.array(rows) * prior
     weights, expected = np.full(len(prior), weight), np.ones(len(prior))
     for name, value in (known or {}).items():

@@ -50,7 +50,7 @@ class InljModel(CostModel):
         return Plan(
             memory_bytes,
             shares,
-            waiting=rows,
+            waiting=shares["waiting rows"] / workload.slot_bytes,
             held_pages=min(shares["buffer pool"] / (page + FRAME_BYTES), workload.pages),
             buffer_pages=read,
             output_rows=output_rows(workload, output),
@@ -61,7 +61,7 @@ class InljModel(CostModel):
         masses = workload.page_masses()
         age = intake.pool_age(masses, plan.held_pages)
         missing = np.exp(-masses * age) if np.isfinite(age) else np.zeros_like(masses)
-        rows = plan.waiting
+        rows = min(plan.waiting, float(BATCH_ROWS))
         wanted = intake.wanted_pages(masses, rows)
         pages = float((wanted * missing).sum())
         held = rows * (1 - float((masses * missing).sum()) / max(float(masses.sum()), 1e-12))

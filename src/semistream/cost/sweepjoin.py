@@ -82,16 +82,17 @@ class SweepJoinModel(CostModel):
         return keys, asked.top(keys), max(room - keys * record, 66 * slot) / slot
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        disk_share = 1.0
-        loop = self._swept(workload, plan, disk_share)
-        for _ in range(12 if costs is not None else 0):
-            assert costs is not None
-            new = self._waiting(workload, plan, costs, loop)
-            if abs(new - disk_share) < 0.01:
-                break
-            # Half of the way, or it would go to and fro.
-            disk_share = (disk_share + new) / 2
+        if costs is None:
+            return self._swept(workload, plan, 1.0)
+        # The more the disk counts, the fewer keys are cached: the share that agrees with itself.
+        low, high = 0.0, 1.0
+        for _ in range(10):
+            disk_share = (low + high) / 2
             loop = self._swept(workload, plan, disk_share)
+            if self._waiting(workload, plan, costs, loop) > disk_share:
+                low = disk_share
+            else:
+                high = disk_share
         return loop
 
     def _waiting(self, workload: Workload, plan: Plan, costs: UnitCosts, loop: Loop) -> float:
