@@ -46,10 +46,6 @@ ABSENT_SHARE = 0.5
 
 LEAST_ROWS = 64
 
-PATIENCE = 8
-"""Sweeps without a full pool before its rest goes to the cache: a large batch that is drained ends
-with some, and the next one needs the pool again."""
-
 
 class SweepJoin(IndexedJoin):
     """The default: joins what each of the papers' algorithms does best.
@@ -153,7 +149,6 @@ class SweepJoin(IndexedJoin):
         self._growing_to = 0
         self._peak_rows = 0
         self._pool_was_full = False
-        self._patience = 0
         self._filter_bytes = self._filter_bits = 0
         self._sweep_start = self._marks()
         self._lookups_at_aging = 0
@@ -249,9 +244,6 @@ class SweepJoin(IndexedJoin):
         self._sweep_start = self._marks()
         if self.absent is None and unmatched > ABSENT_SHARE * lookups:
             self._plan_filter()
-        self._patience = PATIENCE if self._pool_was_full else max(self._patience - 1, 0)
-        if self._patience and not self._pool_was_full:
-            return
         if self._pool_was_full:
             wait_per_row = wait / lookups
             saved = joining / lookups
