@@ -113,6 +113,7 @@ class ParallelJoin(SemiStreamJoin):
         with self._told_in_all():
             self._parts = [make(part, free_bytes // threads) for part in self._masters]
         self._rests: list[pa.RecordBatch | None] = [None] * threads
+        self._blocked = False
         self._ready: deque[pa.RecordBatch] = deque()
         self._pool = ThreadPoolExecutor(threads - 1, "semistream")
         self._closed = False
@@ -168,7 +169,9 @@ class ParallelJoin(SemiStreamJoin):
     def step(self) -> pa.RecordBatch | None:
         self._check_open()
         if not self._ready:
-            rows = self._held_rows + sum(part.rows_waiting for part in self._parts)
+            held = self._held_rows
+            rows = held + sum(part.rows_waiting for part in self._parts)
+            self._blocked = held > 0
             results = self._on_all(self._step_part, rows)
             self._ready.extend(one for one in results if one is not None)
         return self._ready.popleft() if self._ready else None
@@ -290,7 +293,14 @@ class ParallelJoin(SemiStreamJoin):
             self._rests[number] = rest if rest.num_rows else None
 
     def _step_part(self, number: int) -> pa.RecordBatch | None:
-        part = self._parts[number]
+        """Let a part work, if it has to for its rows in hand, or if no part has any.
+
+        A part that waits for others only hands out what is ready: pages that it read before its
+        memory is full would serve few rows.
+        """
+        part, is_blocked = self._parts[number], self._rests[number] is not None
+        if self._blocked and not is_blocked and not part.is_due:
+            return part.take()
         result = part.step() if part.rows_waiting or part.pending else None
         self._push_rest(number)
         return result
