@@ -103,7 +103,7 @@ def test_a_row_lost_in_the_measured_part_is_found_out(
             return drop_a_row(batch)
         return batch
 
-    def measured_wrongly(*arguments: Any) -> float:
+    def measured_wrongly(*arguments: Any) -> core._Part:
         nonlocal to_spoil
         to_spoil = 1
         return measured(*arguments)

@@ -96,6 +96,26 @@ def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
         assert sum(part.pages for part in parts) < master.pages * 1.2 + 16 * threads
 
 
+def test_a_part_that_is_ahead_does_not_read_for_few_rows(path: Path) -> None:
+    """All rows in hand are of one part: the other only hands out what is ready."""
+    with made(path, memory=4_000_000) as join, ss.open_master(path) as master:
+        mixed = batch(2000)
+        assert join.push(mixed) == mixed.num_rows
+        order, ends = master.divided(np.arange(KEYS), 2)
+        first = np.resize(order[: ends[0]], 400_000)
+        many = pa.record_batch([first, np.arange(len(first))], schema=SCHEMA)
+        busy, ahead = join._parts
+        assert join.push(many) < many.num_rows
+        waiting, read = ahead.rows_waiting, ahead.stats.pages_read
+        assert waiting > 0
+        held, given = join._held_rows, busy.stats.rows_out
+        assert held > 0
+        join.step()
+        assert join._held_rows < held
+        assert busy.stats.rows_out > given
+        assert (ahead.rows_waiting, ahead.stats.pages_read) == (waiting, read)
+
+
 def test_rows_come_out_once_and_counters_add_up(path: Path) -> None:
     with made(path) as join:
         seen = numbers(join, batch(50_000)) + rest(join)

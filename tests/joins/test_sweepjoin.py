@@ -107,7 +107,4 @@ def test_keys_that_come_once_displace_nobody(path: Path) -> None:
             joined(join, once, drained=True)
         # Some share their counters with others and are taken for old acquaintances.
         assert join.cache.state.given_up - before < KEYS / 10
-        # The pool took a part of the cache, since more rows wait for pages than before.
-        left = join.cache.rows
-        assert left > 0.8 * cached
-        assert join.stats.hits - hits > 0.75 * left
+        assert join.stats.hits - hits > 0.75 * cached

@@ -270,7 +270,7 @@ def measure(
             held_bytes = max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2)
             count = PARTS if whole_loops else 1
             parts = [
-                _part(feed, produced, held_bytes, seconds / 2 / count, whole_loops, clock)
+                _measured(feed, produced, held_bytes, seconds / 2 / count, whole_loops, clock)
                 for _ in range(count)
             ]
             parts.sort(key=lambda part: part.seconds / max(part.rows, 1))
@@ -386,19 +386,6 @@ class _Part(NamedTuple):
         return _answered(self.after) - _answered(self.before)
 
 
-def _part(
-    feed: _Feed,
-    produced: Checksum,
-    held_bytes: int,
-    seconds: float,
-    whole_loops: bool,
-    clock: Clock,
-) -> _Part:
-    before, loops = feed.operator.stats, feed.operator.loops
-    measured_s = _measured(feed, produced, held_bytes, seconds, whole_loops, clock)
-    return _Part(before, feed.operator.stats, measured_s, feed.operator.loops - loops)
-
-
 def _to_loop_end(feed: _Feed, produced: Checksum, longest_s: float, clock: Clock) -> None:
     start_ns, loops = clock.now_ns(), feed.operator.loops
     while feed.operator.loops == loops and clock.now_ns() - start_ns < longest_s * 1e9:
@@ -414,12 +401,12 @@ def _measured(
     seconds: float,
     whole_loops: bool,
     clock: Clock,
-) -> float:
-    """Feed until time and rows suffice; the seconds for which the clock ran."""
+) -> _Part:
+    """Feed until time and rows suffice."""
+    before, first_loop = feed.operator.stats, feed.operator.loops
     held: list[pa.RecordBatch] = []
     most_held = max(held_bytes // RESULT_ROW_BYTES, 1)
     held_rows = 0
-    answered = _answered(feed.operator.stats)
     total_ns, wanted_ns = 0, int(seconds * 1e9)
     start_ns = clock.now_ns()
     while True:
@@ -440,9 +427,10 @@ def _measured(
             produced.add(batch)
         held.clear()
         held_rows = 0
-        rows = _answered(feed.operator.stats) - answered
-        if enough and (rows >= LEAST_MEASURED_ROWS or total_ns >= 4 * wanted_ns):
-            return total_ns / 1e9
+        after, loops = feed.operator.stats, feed.operator.loops - first_loop
+        part = _Part(before, after, total_ns / 1e9, loops)
+        if enough and (part.rows >= LEAST_MEASURED_ROWS or total_ns >= 4 * wanted_ns):
+            return part
         start_ns = clock.now_ns()
 
 

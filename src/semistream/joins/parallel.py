@@ -113,7 +113,6 @@ class ParallelJoin(SemiStreamJoin):
         with self._told_in_all():
             self._parts = [make(part, free_bytes // threads) for part in self._masters]
         self._rests: list[pa.RecordBatch | None] = [None] * threads
-        self._blocked = False
         self._ready: deque[pa.RecordBatch] = deque()
         self._pool = ThreadPoolExecutor(threads - 1, "semistream")
         self._closed = False
@@ -171,8 +170,7 @@ class ParallelJoin(SemiStreamJoin):
         if not self._ready:
             held = self._held_rows
             rows = held + sum(part.rows_waiting for part in self._parts)
-            self._blocked = held > 0
-            results = self._on_all(self._step_part, rows)
+            results = self._on_all(self._step_blocked if held else self._step_part, rows)
             self._ready.extend(one for one in results if one is not None)
         return self._ready.popleft() if self._ready else None
 
@@ -292,15 +290,18 @@ class ParallelJoin(SemiStreamJoin):
             rest = rest.slice(self._parts[number].push(rest))
             self._rests[number] = rest if rest.num_rows else None
 
-    def _step_part(self, number: int) -> pa.RecordBatch | None:
-        """Let a part work, if it has to for its rows in hand, or if no part has any.
+    def _step_blocked(self, number: int) -> pa.RecordBatch | None:
+        """Let a part work if it has rows in hand; the others hand out what is ready.
 
-        A part that waits for others only hands out what is ready: pages that it read before its
-        memory is full would serve few rows.
+        Pages that they read before their memory is full would serve few rows.
         """
-        part, is_blocked = self._parts[number], self._rests[number] is not None
-        if self._blocked and not is_blocked and not part.is_due:
+        part = self._parts[number]
+        if self._rests[number] is None and not part.is_due:
             return part.take()
+        return self._step_part(number)
+
+    def _step_part(self, number: int) -> pa.RecordBatch | None:
+        part = self._parts[number]
         result = part.step() if part.rows_waiting or part.pending else None
         self._push_rest(number)
         return result

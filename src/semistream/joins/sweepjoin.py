@@ -310,13 +310,13 @@ class SweepJoin(IndexedJoin):
     def _resize(self, wanted_rows: int) -> None:
         """Move the border between pool and cache towards what was earned.
 
-        A cache grows at most to twice its size, and shrinks to a quarter: what it lacks it learns
-        anew, but memory that earns nothing costs as long as a sweep takes.
+        A cache grows at most to twice its size, and shrinks by a quarter: a scan of keys that come
+        once earns it nothing, and is over before it has lost much.
         """
         now = self.cache.size_bytes
         if self._pool_was_full:
             wanted = int(wanted_rows * 1.05 * self.cache.row_bytes)
-            wanted = min(max(wanted, now // 4, self._flexible // 50), max(2 * now, 4096))
+            wanted = min(max(wanted, now * 3 // 4, self._flexible // 50), max(2 * now, 4096))
             wanted = min(wanted, self._flexible * 19 // 20)
         else:
             spare = int(self._peak_rows * 1.25 * self.waiting.row_bytes) + self._flexible // 20

@@ -46,8 +46,7 @@ TPCH_ROWS = 1_600_000
 
 ORDER = (
     "R lies in frequency order, which the paper does not say; only so there is a gain like the one"
-    " that it reports (contradiction 26). The gain grows with R: with 50 MB and 2 M rows it is 2.0"
-    " at the scale small and 2.5 at the scale paper (`bench run L-5a --scale paper`)."
+    " that it reports (contradiction 26). The gain grows with R."
 )
 
 
