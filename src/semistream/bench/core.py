@@ -254,8 +254,8 @@ def measure(
 
     The warm-up goes on for up to `settle_s` more while the share of hits still rises. With
     `whole_loops` the measured part is several, each from the end of an iteration of the join's
-    outer loop to that of another, if one ends in time; one of the best counts, since what disturbs
-    a part makes it slower, never faster.
+    outer loop to that of another, if one ends in time. One of the best tells the time, since what
+    disturbs a part makes it slower, never faster; counts are those of all.
     """
     master, produced = ground.master, Checksum()
     with ResidentGrowth() as growth:
@@ -273,8 +273,9 @@ def measure(
                 _measured(feed, produced, held_bytes, seconds / 2 / count, whole_loops, clock)
                 for _ in range(count)
             ]
+            before, after = parts[0].before, parts[-1].after
             parts.sort(key=lambda part: part.seconds / max(part.rows, 1))
-            before, after, measured_s, loops = parts[count // 4]
+            timed = parts[count // 4]
             growth.resume()
             for batch in operator.finish():
                 produced.add(batch)
@@ -288,7 +289,7 @@ def measure(
         join=join,
         memory=memory,
         skew=skew,
-        rows_per_s=rows / measured_s,
+        rows_per_s=timed.rows / timed.seconds,
         pages_per_row=pages / max(rows, 1),
         requests_per_row=(after.requests - before.requests) / max(rows, 1),
         hit_share=(after.hits - before.hits) / max(looked_up, 1),
@@ -298,13 +299,13 @@ def measure(
         io=master.io,
         verified=ground.expected[skew].agrees(produced, final.rows_in) and final.rows_waiting == 0,
         modelled_rows_per_s=rows / modelled_s if modelled_s else None,
-        rows=rows,
-        seconds=measured_s,
-        time_io_s=after.time_io_s - before.time_io_s,
+        rows=timed.rows,
+        seconds=timed.seconds,
+        time_io_s=timed.after.time_io_s - timed.before.time_io_s,
         latency_p50_s=latency_percentile_s(latencies, 50),
         latency_p99_s=latency_percentile_s(latencies, 99),
         memory_bytes=final.bytes_limit,
-        loops=loops,
+        loops=timed.loops,
     )
 
 
