@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sysconfig
 from collections.abc import Iterator
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -142,16 +143,9 @@ def _made(
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            batches = pa_csv.open_csv(
-                process.stdout,
-                read_options=pa_csv.ReadOptions(block_size=BLOCK_BYTES, use_threads=False),
-                convert_options=pa_csv.ConvertOptions(
-                    column_types=schema, strings_can_be_null=False, null_values=[]
-                ),
-            )
-            for batch in batches:
+            for batch in _parsed(process.stdout, schema):
                 part = batch if left is None else batch.slice(0, left)
-                yield pa.RecordBatch.from_arrays(part.columns, schema=schema)
+                yield part
                 if left is not None:
                     left -= part.num_rows
                     if left == 0:
@@ -167,6 +161,28 @@ def _made(
             "are wanted",
             hint="raise the rows of the master, by which the scale factor is chosen",
         )
+
+
+def _parsed(pipe: IO[bytes], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a pipe, block by block.
+
+    Arrow's own reader of a stream reads ahead in a thread, which calls back into Python; where
+    the program ends before the table does, that thread meets an interpreter that is gone, and
+    the process aborts.
+    """
+    convert = pa_csv.ConvertOptions(column_types=schema, strings_can_be_null=False, null_values=[])
+    names: list[str] | None = None  # the first block begins with them
+    rest = b""
+    while block := pipe.read(BLOCK_BYTES):
+        text = rest + block
+        end = text.rfind(b"\n") + 1  # no text of the standard has a line break
+        rest = text[end:]
+        read = pa_csv.ReadOptions(use_threads=False, column_names=names)
+        table = pa_csv.read_csv(pa.py_buffer(text[:end]), read, convert_options=convert)
+        yield from table.cast(schema).combine_chunks().to_batches()
+        names = schema.names
+    if names is None:
+        raise pa.ArrowInvalid("it wrote nothing")
 
 
 def scale_of(table: str, rows: int) -> float:
