@@ -44,6 +44,12 @@ FIRST_CACHE_SHARE = 0.3
 ABSENT_SHARE = 0.5
 """With more of the keys absent, a filter is worth its memory and a reading of all pages."""
 
+PATIENCE = 8
+"""Sweeps in which the pool must not have been full before its rest is the cache's. A large batch
+that is drained fills the pool again and again, but not in its last sweeps: without patience the
+border between pool and cache goes to and fro with every batch, and memory is given back and asked
+for each time."""
+
 LEAST_ROWS = 64
 
 
@@ -69,7 +75,7 @@ class SweepJoin(IndexedJoin):
     disk is the bottleneck. Where it is not, a hit also saves the processor the work of joining, so
     the condition becomes t·s/2 > r·w/(w + j), with w the time spent waiting for the disk and j the
     time spent joining pages, per row of the stream, both measured while it runs. When the pool is
-    not used up (small batches that are drained each time), its rest is the cache's.
+    not used up for some sweeps (small batches that are drained each time), its rest is the cache's.
 
     *Absent keys.* A row whose key is not there waits as long as others and is never cached. When
     more than half of the keys of a sweep are absent, a filter is made of all pages: a byte for
@@ -147,6 +153,7 @@ class SweepJoin(IndexedJoin):
         self.bind_kernels()
         self._position = 0
         self._growing_to = 0
+        self._sweeps_since_full = PATIENCE
         self._peak_rows = 0
         self._pool_was_full = False
         self._filter_bytes = self._filter_bits = 0
@@ -240,6 +247,9 @@ class SweepJoin(IndexedJoin):
             self._make_filter()
         lookups = hits + misses
         if lookups < 1024:
+            return
+        self._sweeps_since_full = 0 if self._pool_was_full else self._sweeps_since_full + 1
+        if 0 < self._sweeps_since_full < PATIENCE:
             return
         self._sweep_start = self._marks()
         if self.absent is None and unmatched > ABSENT_SHARE * lookups:
