@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -44,11 +45,10 @@ FIRST_CACHE_SHARE = 0.3
 ABSENT_SHARE = 0.5
 """With more of the keys absent, a filter is worth its memory and a reading of all pages."""
 
-PATIENCE = 8
-"""Sweeps in which the pool must not have been full before its rest is the cache's. A large batch
-that is drained fills the pool again and again, but not in its last sweeps: without patience the
-border between pool and cache goes to and fro with every batch, and memory is given back and asked
-for each time."""
+PATIENCE = 4
+"""Sweeps in which the pool must not have been full before its rest is the cache's, and of which the
+fullest counts. The last sweeps of a large batch that is drained are for few rows: judged one by
+one, they would move the border between pool and cache to and fro with every batch."""
 
 LEAST_ROWS = 64
 
@@ -155,6 +155,7 @@ class SweepJoin(IndexedJoin):
         self._growing_to = 0
         self._sweeps_since_full = PATIENCE
         self._peak_rows = 0
+        self._peaks: deque[int] = deque(maxlen=PATIENCE)
         self._pool_was_full = False
         self._filter_bytes = self._filter_bits = 0
         self._sweep_start = self._marks()
@@ -233,6 +234,8 @@ class SweepJoin(IndexedJoin):
 
     def _end_sweep(self) -> None:
         self._loops += 1
+        self._peaks.append(self._peak_rows)
+        self._peak_rows = self.waiting.rows
         hits, misses, unmatched, wait, joining = (
             now - then for now, then in zip(self._marks(), self._sweep_start, strict=True)
         )
@@ -278,7 +281,6 @@ class SweepJoin(IndexedJoin):
         if not self._filter_bytes:
             # One change of the pool at a time: what leaves it must have left before the next.
             self._resize(earning + refused)
-        self._peak_rows = self.waiting.rows
         self._pool_was_full = False
 
     # The filter for absent keys.
@@ -329,7 +331,7 @@ class SweepJoin(IndexedJoin):
             wanted = min(max(wanted, now * 3 // 4, self._flexible // 50), max(2 * now, 4096))
             wanted = min(wanted, self._flexible * 19 // 20)
         else:
-            spare = int(self._peak_rows * 1.25 * self.waiting.row_bytes) + self._flexible // 20
+            spare = int(max(self._peaks) * 1.25 * self.waiting.row_bytes) + self._flexible // 20
             wanted = max(self._flexible - spare, self._flexible // 50)
         if abs(wanted - now) < self._flexible // 50:
             return
