@@ -184,7 +184,8 @@ class SweepJoin(IndexedJoin):
 
     def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
         self._peak_rows = max(self._peak_rows, self.waiting.rows)
-        if self.waiting.rows >= self.waiting.capacity:
+        # Where the pool is full, rows leave it while others are taken in: it has some room then.
+        if self.waiting.rows >= self.waiting.capacity * 63 // 64:
             self._pool_was_full = True
 
     def work(self) -> None:
@@ -322,8 +323,9 @@ class SweepJoin(IndexedJoin):
     def _resize(self, wanted_rows: int) -> None:
         """Move the border between pool and cache towards what was earned.
 
-        A cache grows at most to twice its size, and shrinks by a quarter: a scan of keys that come
-        once earns it nothing, and is over before it has lost much.
+        Beside a full pool a cache grows at most to twice its size, and shrinks by a quarter: a scan
+        of keys that come once earns it nothing, and is over before it has lost much. A pool that
+        is not full gives up what it has to spare, and gets nothing.
         """
         now = self.cache.size_bytes
         if self._pool_was_full:
@@ -332,7 +334,7 @@ class SweepJoin(IndexedJoin):
             wanted = min(wanted, self._flexible * 19 // 20)
         else:
             spare = int(max(self._peaks) * 1.25 * self.waiting.row_bytes) + self._flexible // 20
-            wanted = max(self._flexible - spare, self._flexible // 50)
+            wanted = max(self._flexible - spare, now)
         if abs(wanted - now) < self._flexible // 50:
             return
         least = int((LEAST_ROWS + 2) * self.waiting.row_bytes)
