@@ -7,7 +7,8 @@ long as later, before any is measured: the Java machine compiles during its firs
 takes up to a quarter of two processors. That says nothing of a stream that runs for days, and would
 hurt whoever comes first. Then each goes through
 
-1. *Warm-up*: two micro-batches, and more for as long as half of the time that is given.
+1. *Warm-up*: two micro-batches, and more for as long as the measured part: caches fill, ours and
+   others'.
 2. *Measured part*: at least three micro-batches that lie ready, one after the other. The rate is
    the rows answered over the time that Spark's progress gives for these micro-batches, from the
    look at the source to the commit.
@@ -470,7 +471,7 @@ def measure(
         try:
             run = _Run(query, recorder, stream, folder / "in", clock)
             run.feed(FIRST_WARM_UP)
-            run.feed(_fitting(options.seconds / 2, run.last_s))
+            run.feed(_fitting(options.seconds, run.last_s))
             before = len(recorder.batches)
             run.feed(max(_fitting(options.seconds, run.last_s), LEAST_MEASURED))
             measured = recorder.batches[before:]
