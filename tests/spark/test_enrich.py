@@ -91,6 +91,14 @@ def test_rows_go_to_shards(spark: SparkSession, workspace: Workspace) -> None:
         assert stats(out).tasks == 3
 
 
+def test_a_task_joins_with_several_threads(spark: SparkSession, workspace: Workspace) -> None:
+    df = spark.createDataFrame(SMALL.stream)
+    path = workspace.master(SMALL)
+    out = enrich(df, path, SMALL.on, how="left", memory=MEMORY, tasks=1, threads=2)
+    in_spark(out.toArrow(), SMALL, workspace, "left")
+    assert stats(out).join.rows_in == SMALL.stream.num_rows
+
+
 def test_a_projection(spark: SparkSession, workspace: Workspace) -> None:
     df = spark.createDataFrame(SMALL.stream)
     out = enrich(df, workspace.master(SMALL), SMALL.on, memory=MEMORY, columns=["label"])

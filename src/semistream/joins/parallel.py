@@ -99,7 +99,7 @@ class ParallelJoin(SemiStreamJoin):
     ) -> None:
         self.master = master
         self.output_schema = binding.output_schema
-        self._binding = binding
+        self.binding = binding
         self._budget = budget
         hand = budget.limit_bytes // HAND_SHARE
         # A row lies there twice, as it came and divided.
@@ -275,7 +275,7 @@ class ParallelJoin(SemiStreamJoin):
 
     def _divided(self, batch: pa.RecordBatch) -> list[pa.RecordBatch | None]:
         """The rows of every part."""
-        keys, _ = self._binding.keys(batch)
+        keys, _ = self.binding.keys(batch)
         order, ends = self.master.divided(keys.key64, len(self._parts))
         rows = copied(batch, order)
         return [
