@@ -132,7 +132,19 @@ class ScanJoin(Operator):
 
     def rows_to_enter(self) -> int:
         """Rows that may enter before the next iteration: w."""
-        return max(self.waiting.capacity // self.most_packets(self.chunk_pages), 1)
+        return self.portion(self.waiting.capacity)
+
+    def portion(self, rows: int) -> int:
+        """The part of some rows that is due with the next iteration, as its pages are of all.
+
+        In a whole circle just these rows are due. Cutting off the fraction of a row at each
+        iteration would leave much of a small memory empty.
+        """
+        pages = self.master.pages
+        if pages == 0:
+            return rows
+        end = self._page + self.pages_to_probe()
+        return max(end * rows // pages - self._page * rows // pages, 1)
 
     def pages_to_probe(self) -> int:
         """Pages of the next iteration, at most to the end of the master."""

@@ -149,7 +149,7 @@ class SemiStreamBalancedJoin(ScanJoin):
         return self.cache.rows if self._out is not None else 0
 
     def rows_to_enter(self) -> int:
-        batch = max(self.row_capacity // self.most_packets(self.chunk_pages), 1)
+        batch = self.portion(self.row_capacity)
         entered = int(self._entered[0])
         return min(batch, entered + max(self.row_capacity - self.waiting.rows, 0))
 

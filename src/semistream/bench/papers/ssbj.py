@@ -38,8 +38,9 @@ a row that waits for a chunk would spoil the result."""
 ROW_BYTES = 120
 JOIN, SCAN = "ssbj", "meshjoin"
 BOTH = (JOIN, SCAN)
-COUNTED = (0.0, 10.0)
-"""Rounds that are counted, once the cache has settled: it is cleaned every tenth scan."""
+COUNTED = (0.0, 30.0)
+"""Scans that are counted, once the cache has settled: keys move to it every third, and leave it
+every tenth."""
 
 SHARES = (1.0, 2.5, 5, 10)
 PERCENT = Axis("memory", "% of R")

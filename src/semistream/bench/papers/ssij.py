@@ -359,12 +359,10 @@ def _allocation(ground: Ground, x: float, series: str) -> Measured:
     """The highest rate that does not overflow the memory, as the paper measures it."""
     table = _locality(ground)
     rows = table.workload.master_rows
-    options: dict[str, Any] = {**table_2(table, x), **DISK}
-    if ALLOCATIONS[series] is None:
-        options["burst_rows"] = rows
-    else:
-        # The rest of the memory is the stream's, and nothing moves.
-        options |= {"cache_share": ALLOCATIONS[series], "ib_rows": rows}
+    # Rows that come find all of the room that the cache leaves.
+    options: dict[str, Any] = {**table_2(table, x), **DISK, "burst_rows": rows}
+    if ALLOCATIONS[series] is not None:
+        options["cache_share"] = ALLOCATIONS[series]
     room = x / 100 * rows * 120
     rate, verified = held_rate(ground, table, room, rows // 4, 60_000 * x, PLAIN, **options)
     return Measured(rate, verified)
