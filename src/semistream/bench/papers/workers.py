@@ -10,7 +10,7 @@ import multiprocessing
 import queue
 import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -69,7 +69,7 @@ def run_in_processes(
     again: bool = False,
     processes: int = 1,
     report: Report = lambda phase, done, total: None,
-) -> Iterator[Stored | Failed]:
+) -> Generator[Stored | Failed, None, None]:
     """As `run_experiments`, with so many processes at most.
 
     Several processes know only the experiments of this package. They end when the iterator is
