@@ -383,9 +383,13 @@ class _Feed:
             alone = self._operator.name == "inlj"
             result = self._operator.step() if alone else self._operator.take()
         else:
-            self._refused = True
             self._rest = self._rest.slice(accepted)
-            result = self._operator.step()
+            # Results of rows that did not wait may leave no room for those of others: a scan would
+            # go on with fewer rows than it could take.
+            result = self._operator.take()
+            if result is None:
+                self._refused = True
+                result = self._operator.step()
         if result is not None:
             self._check.add(result)
 
