@@ -468,11 +468,9 @@ EXPERIMENTS = (
         rule=_best_at_one,
         as_claimed=lambda x, series: 1 / x,
         remark="R is 1/8 of the paper's at the scale `paper`; M is 5 % of it, because 1 % is too"
-        " little for a cache at a small scale. The mean of five tables with their streams. Keys"
-        " at the border have about five waiting rows, and many of them only by chance: a factor"
-        " above 1 keeps these out. Factors"
+        " little for a cache at a small scale. The mean of five tables with their streams. Factors"
         " below 1, with which a key would go to and fro, are not offered.",
-        cost=4,
+        cost=8,
     ),
     Experiment(
         id="B-6b",
