@@ -225,6 +225,25 @@ def test_packets() -> None:
     assert packets.starts().tolist() == [5, 5, 8]
 
 
+@pytest.mark.parametrize("join", ["meshjoin", "rmeshjoin", "cmeshjoin"])
+@pytest.mark.parametrize("memory", [120_000, 135_000, 150_000])
+def test_all_of_a_small_memory_is_used(join: str, memory: int, tmp_path: Path) -> None:
+    """Though only one or two rows, and a fraction, come with each of very many chunks."""
+    path = build(tmp_path / "long", 40_000)
+    operator: Any = ss.make_join(
+        join, path, on="k", schema=SCHEMA, memory=memory, chunk=4096, how="left"
+    )
+    with operator:
+        operator.push(rows([1]))
+        assert operator.waiting.capacity / operator.master.pages < 5
+        due = 0
+        while operator.loops <= 2 * operator.master.pages:
+            if operator.push(rows(np.arange(64))) < 64:
+                operator.step()
+            due = max(due, operator.rows_waiting)
+        assert due >= 0.99 * operator.waiting.capacity
+
+
 # No row starves.
 
 

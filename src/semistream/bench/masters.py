@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -80,16 +81,17 @@ def product_master(
 def kept_master(
     path: Path, source: pa.RecordBatchReader, key: str, rows: int, *, io: str, **options: Any
 ) -> FileMaster:
-    """Open the master of `rows` rows at `path`, building it from `source` where it is not sound."""
+    """Open the master of `rows` rows at `path`, building it from `source` where it is not sound.
+
+    Of several processes that want it one builds it, and the others wait.
+    """
     if not _is_sound(path, rows, source.schema):
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-        try:
-            build_master(path, source, key, **options)
-        except StoreError:
-            # Another run may have put the same master in place meanwhile.
+        with path.with_name(path.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_sound(path, rows, source.schema):
-                raise
+                shutil.rmtree(path, ignore_errors=True)
+                build_master(path, source, key, **options)
     return open_master(path, io=io)
 
 

@@ -69,12 +69,27 @@ def _version(package: str) -> str | None:
 
 @cache
 def _commit() -> str | None:
-    """The commit of the checkout that this package runs from; None outside of one."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    return commit_of(Path(__file__).parents[1])
+
+
+def commit_of(package: Path) -> str | None:
+    """The commit of the checkout in which a package lies; None outside of one.
+
+    "-dirty" where the package is not as in that commit. Other files do not count: results are
+    stored while a run goes on.
+    """
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+        commit = _git("-C", str(package), "describe", "--always")
+        changed = _git("-C", str(package), "status", "--porcelain", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return None
+    return commit + "-dirty" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
     return done.stdout.strip()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from semistream.core.budget import parse_bytes, type_of_size
+from semistream.core.budget import type_of_size
 from semistream.cost.model import (
     LEAST_ROWS,
     CostModel,
@@ -18,7 +18,7 @@ from semistream.cost.model import (
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.packets import Packets
-from semistream.joins.scanning import CHUNK_BYTES, RUN_BYTES, SCRATCH_BYTES, buffer_bytes
+from semistream.joins.scanning import RUN_BYTES, SCRATCH_BYTES, buffer_bytes, chunk_bytes
 
 LINK_BYTES = 4
 """What a waiting row takes in the rings by which it is found."""
@@ -48,12 +48,11 @@ class ScanModel(CostModel):
         memory_bytes: int,
         costs: UnitCosts | None = None,
         *,
-        chunk: type_of_size = CHUNK_BYTES,
+        chunk: type_of_size | None = None,
         **settings: Any,
     ) -> Plan:
         page = workload.page_bytes
-        wanted = min(parse_bytes(chunk, what="chunk"), memory_bytes // 10)
-        pages = min(max(wanted // page, 1), max(workload.pages, 1))
+        pages = min(max(chunk_bytes(chunk, memory_bytes) // page, 1), max(workload.pages, 1))
         buffer = min(2 * pages, max(buffer_bytes(memory_bytes) // page, 2))
         packets = self.packets(workload, pages, memory_bytes)
         output = output_bytes(workload, memory_bytes)
@@ -66,7 +65,7 @@ class ScanModel(CostModel):
         }
         least = LEAST_ROWS * (workload.slot_bytes + 8) + 4096
         shares = self.divided(workload, memory_bytes, parts, "waiting rows", least)
-        own = {} if chunk == CHUNK_BYTES else {"chunk": chunk}
+        own = {} if chunk is None else {"chunk": chunk}
         return Plan(
             memory_bytes,
             shares,

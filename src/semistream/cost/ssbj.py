@@ -9,7 +9,7 @@ from semistream.cost.model import Plan
 from semistream.cost.scanning import LINK_BYTES, ScanModel
 from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
-from semistream.joins.ssbj import BUFFER_SHARE, HISTOGRAM, SWITCHING_BYTES
+from semistream.joins.ssbj import own_parts
 
 WATCHING = 2 / 3
 """Two of three cycles count or collect the records of watched keys."""
@@ -26,8 +26,7 @@ class SsbjModel(ScanModel):
     name = "ssbj"
 
     def more_parts(self, workload: Workload, memory_bytes: int) -> dict[str, float]:
-        share = min(memory_bytes // BUFFER_SHARE, SWITCHING_BYTES)
-        return {"switching buffer": share, "watched keys": max(share, 8 * HISTOGRAM + 64)}
+        return dict(own_parts(memory_bytes))
 
     def balanced(self, workload: Workload, plan: Plan) -> tuple[float, float, float]:
         """Keys in the cache, the share of the stream they answer, and rows that wait."""

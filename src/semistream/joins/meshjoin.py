@@ -19,12 +19,13 @@ class MeshJoin(ScanJoin):
     Names: b is `chunk_pages`, k is `most_packets(b)`, w is `rows_to_enter()`; Q is `Packets`, with
     the rows themselves in the order of their slots.
 
-    Departures: the last chunk may be short (the paper assumes k·b = N_R); batches may be short or
-    empty, so that a pause cannot hold back rows already accepted; a batch expires right after its
-    last chunk, which frees its memory one iteration earlier than Fig. 4; pages are probed as they
-    come and others are read ahead meanwhile, so that the buffer is smaller than a chunk where that
-    would take much of the memory; exactly the batch's rows expire, and a row that has met nobody by
-    then is unmatched. Extensions of §3.4: `ordered` output and `condition`.
+    Departures: the last chunk may be short (the paper assumes k·b = N_R); w differs by a row from
+    chunk to chunk, so that all of the memory is used; batches may be short or empty, so that a
+    pause cannot hold back rows already accepted; a batch expires right after its last chunk, which
+    frees its memory one iteration earlier than Fig. 4; pages are probed as they come and others are
+    read ahead meanwhile, so that the buffer is smaller than a chunk where that would take much of
+    the memory; exactly the batch's rows expire, and a row that has met nobody by then is unmatched.
+    Extensions of §3.4: `ordered` output and `condition`.
     """
 
     name = "meshjoin"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,13 @@ START = "\0start"
 _NO_FLAGS = read_only(np.empty(0, np.uint8))
 
 
+def chunk_bytes(option: type_of_size | None, memory_bytes: int) -> int:
+    """Bytes of a chunk: as given, or the thesis's, where that is no large part of the memory."""
+    if option is None:
+        return min(CHUNK_BYTES, memory_bytes // 10)
+    return parse_bytes(option, what="chunk")
+
+
 def buffer_bytes(memory_bytes: int) -> int:
     """The read buffer at most: a twentieth of little memory, a fiftieth of much.
 
@@ -107,11 +115,11 @@ class ScanJoin(Operator):
         binding: Binding,
         budget: MemoryBudget,
         *,
-        chunk: type_of_size = CHUNK_BYTES,
+        chunk: type_of_size | None = None,
         ordered: bool = False,
         **options: Any,
     ) -> None:
-        self.chunk_bytes = parse_bytes(chunk, what="chunk")
+        self.chunk_option = chunk
         self._held = HeldResults() if ordered else None
         if ordered and options.get("max_wait") is not None:
             raise OptionError(
@@ -132,7 +140,19 @@ class ScanJoin(Operator):
 
     def rows_to_enter(self) -> int:
         """Rows that may enter before the next iteration: w."""
-        return max(self.waiting.capacity // self.most_packets(self.chunk_pages), 1)
+        return self.portion(self.waiting.capacity)
+
+    def portion(self, rows: int) -> int:
+        """The part of some rows that is due with the next iteration, as its pages are of all.
+
+        In a whole circle just these rows are due. Cutting off the fraction of a row at each
+        iteration would leave much of a small memory empty.
+        """
+        pages = self.master.pages
+        if pages == 0:
+            return rows
+        end = self._page + self.pages_to_probe()
+        return max(end * rows // pages - self._page * rows // pages, 1)
 
     def pages_to_probe(self) -> int:
         """Pages of the next iteration, at most to the end of the master."""
@@ -177,7 +197,7 @@ class ScanJoin(Operator):
 
     def _chunk(self) -> int:
         """Pages of a chunk."""
-        wanted = min(self.chunk_bytes, self.budget.limit_bytes // 10)
+        wanted = chunk_bytes(self.chunk_option, self.budget.limit_bytes)
         return min(max(wanted // self.master.page_bytes, 1), max(self.master.pages, 1))
 
     def least_waiting(self, blob_bytes: float) -> int:
@@ -199,7 +219,7 @@ class ScanJoin(Operator):
         self.match.found = np.zeros(master.most_rows_per_page + 1, np.int64)
         self._progress = np.array([0, 0, 0, 0, -1, 0], np.int64)
         self._runs = np.zeros((RUNS, 2), np.int64)
-        self._shard_ends = np.array([end for _, end in master.shard_ranges()], np.int64)
+        self._shard_ends = [end for _, end in master.shard_ranges()]
         self._page = 0
         self._read_page = 0
         self._left = 0
@@ -403,11 +423,13 @@ class ScanJoin(Operator):
         left = given - submitted
         self._runs[:left] = self._runs[submitted:given].copy()
         page = self._read_page
-        for i in range(left, RUNS):
-            shard_end = self._shard_ends[np.searchsorted(self._shard_ends, page, side="right")]
-            count = min(self._run_pages, int(shard_end) - page)
-            self._runs[i] = page, count
-            page = (page + count) % self.master.pages
+        pages, planned = self.master.pages, []
+        for _ in range(left, RUNS):
+            shard_end = self._shard_ends[bisect_right(self._shard_ends, page)]
+            count = min(self._run_pages, shard_end - page)
+            planned.append((page, count))
+            page = (page + count) % pages
+        self._runs[left:] = np.array(planned, np.int64).reshape(-1, 2)
         self._read_page = page
         self._progress[P_SUBMITTED], self._progress[P_GIVEN] = 0, RUNS
 

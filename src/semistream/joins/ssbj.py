@@ -32,10 +32,19 @@ BUFFER_SHARE = 32
 
 EVICTION_CYCLES = 10
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0
-HISTOGRAM = 1024
+HISTOGRAM_SHARE, LEAST_COUNTS, MOST_COUNTS = 8, 32, 1024
+"""The histogram's part of the watched keys' memory, and how many counts it tells apart."""
+
+LEAST_WATCHED_BYTES = 8 * LEAST_COUNTS + 4 * WATCH_BYTES
 LEAST_ROWS = 64
 COUNT, RECORDS, COLLECTED = 1, 2, 3
 """Columns of the watched keys: rows that wait, records seen, first collected entry plus one."""
+
+
+def own_parts(memory_bytes: int) -> dict[str, int]:
+    """Memory of the switching buffer and for the keys that are watched."""
+    share = min(memory_bytes // BUFFER_SHARE, SWITCHING_BYTES)
+    return {"switching buffer": share, "watched keys": max(share, LEAST_WATCHED_BYTES)}
 
 
 class SemiStreamBalancedJoin(ScanJoin):
@@ -96,16 +105,15 @@ class SemiStreamBalancedJoin(ScanJoin):
     # Memory.
 
     def more_parts(self) -> dict[str, int]:
-        share = min(self.budget.limit_bytes // BUFFER_SHARE, SWITCHING_BYTES)
-        return {"switching buffer": share, "watched keys": max(share, 8 * HISTOGRAM + 64)}
+        return own_parts(self.budget.limit_bytes)
 
     def allocate_more(self, blob_bytes: float) -> None:
         plan = self.plan
         self.budget.set("watched keys", plan["watched keys"])
-        self._watched = np.zeros(
-            ((plan["watched keys"] - 8 * HISTOGRAM) // WATCH_BYTES, 4), np.int64
-        )
-        self._histogram = np.zeros(HISTOGRAM, np.int64)
+        # A small part for the histogram: only the counts of the keys with most rows matter.
+        counts = min(max(plan["watched keys"] // HISTOGRAM_SHARE // 8, LEAST_COUNTS), MOST_COUNTS)
+        self._histogram = np.zeros(counts, np.int64)
+        self._watched = np.zeros(((plan["watched keys"] - 8 * counts) // WATCH_BYTES, 4), np.int64)
         self.watch = Struct(WATCH, table=self._watched, places=len(self._watched))
         self._flexible = plan["waiting rows"]
         self._switching_bytes = plan["switching buffer"]
@@ -149,7 +157,7 @@ class SemiStreamBalancedJoin(ScanJoin):
         return self.cache.rows if self._out is not None else 0
 
     def rows_to_enter(self) -> int:
-        batch = max(self.row_capacity // self.most_packets(self.chunk_pages), 1)
+        batch = self.portion(self.row_capacity)
         entered = int(self._entered[0])
         return min(batch, entered + max(self.row_capacity - self.waiting.rows, 0))
 

@@ -83,7 +83,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
     share instead, `policy="lru"` ranks by recency: both for comparison (Fig. 10, 11). Rows beyond
     IB_thresh are refused rather than taken in at the cost of the cache, because a caller that can
     wait should; `burst_rows` is how many are taken in nevertheless, for which pages of lowest
-    utility go.
+    utility go unless the cache's share is fixed.
 
     *Deadlines* (§IV-F): with `max_wait` seconds each row is answered that long after it came, if
     the disk can and `step` is called often enough, and again while it gives results. A join phase
@@ -313,7 +313,8 @@ class SemiStreamedIndexJoin(IndexedJoin):
     def _make_room_for(self, rows: int) -> None:
         """Pages of lowest utility go, for rows that find no room else."""
         lacking = rows - (self.waiting.capacity - self.waiting.rows)
-        if lacking <= 0 or self._growing_to or not self.phase.limit:
+        is_fixed = self.cache_share is not None
+        if lacking <= 0 or self._growing_to or is_fixed or not self.phase.limit:
             return
         pages = int(-(-lacking * self.waiting.row_bytes // self._frame_bytes))
         self._shrink_cache(max(int(self.phase.limit) - pages, 0))

@@ -13,12 +13,10 @@ import pytest
 from semistream.bench.papers.ground import Ground
 from semistream.bench.papers.machine import PLAIN
 from semistream.bench.papers.tables import (
-    LOST,
     DiskClock,
     Overflow,
     PairCheck,
     Table,
-    _chunk_pages,
     held_rate,
     overflow,
     play_table,
@@ -121,14 +119,6 @@ def test_stream_rows_have_the_bytes_that_are_asked_for() -> None:
     schema, stream = table().stream()
     assert sum(field.type.byte_width for field in schema) == 64
     assert next(stream).schema.equals(schema)
-
-
-@pytest.mark.parametrize("waiting", [10, 388, 1000, 1952, 40_000])
-def test_chunks_lose_few_rows(waiting: int) -> None:
-    size = _chunk_pages(2993, waiting, 30)
-    assert 1 <= size <= 30
-    a_chunk = waiting / -(-2993 // size)
-    assert a_chunk < 1 or int(a_chunk) >= (1 - LOST) * a_chunk
 
 
 def test_the_disks_clock_runs_with_reads(ground: Ground) -> None:

@@ -276,7 +276,8 @@ def play(
     checked. A join that chooses what it reads answers many rows at once when the hottest partition
     is loaded, about once a round, so that it needs more rounds than a scan. INLJ gets row by
     row, as the papers have it, so that no rows share a read; its pool counts as what it holds.
-    With `settle` it is warm when its cache answers no more than a while before, see `_settle`.
+    With `settle`, for joins that scan, it is warm when its cache answers no more than a while
+    before, see `_settle`, and `rounds` are scans of the master.
     With `whole` the stream has so many rows, and all counts, from the first one to the last result.
     """
     memory = memory_for(make, held) if memory_bytes is None else memory_bytes
@@ -289,11 +290,14 @@ def play(
             capacity = held.waiting or max(held.pool_pages, 256) or operator.rows_waiting
             warm, counted = rounds or (SCAN_ROUNDS if isinstance(operator, ScanJoin) else ROUNDS)
             if settle:
-                _settle(feed, operator, capacity)
+                assert isinstance(operator, ScanJoin)
+                _settle(feed, operator)
+                before, loops = operator.stats, operator.loops
+                feed.scan(operator, counted)
             else:
                 feed.go(warm * capacity)
-            before, loops = operator.stats, operator.loops
-            feed.go(counted * capacity)
+                before, loops = operator.stats, operator.loops
+                feed.go(counted * capacity)
         else:
             feed.take_in(whole)
         per_page = operator.master.rows / max(operator.master.pages, 1)
@@ -310,22 +314,24 @@ def play(
     )
 
 
-WINDOW_ROUNDS, MOST_WINDOWS, GROWTH = 10.0, 6, 0.005
+WINDOW_SCANS, MOST_WINDOWS, IDLE_WINDOWS, GROWTH = 10, 24, 3, 0.005
 
 
-def _settle(feed: _Feed, operator: Operator, capacity: float) -> None:
-    """Until the share of hits did not grow by 0.5 % of the stream in ten rounds, twice in a row.
+def _settle(feed: _Feed, operator: ScanJoin) -> None:
+    """Until the share of hits did not grow by 0.5 % of the stream in thirty scans.
 
     SSBJ moves keys to its cache a buffer at a time, every third scan, and throws out every tenth.
     """
     best, idle = -1.0, 0
     for _ in range(MOST_WINDOWS):
         before = operator.stats
-        feed.go(WINDOW_ROUNDS * capacity)
+        feed.scan(operator, WINDOW_SCANS)
         share = operator.stats.since(before).hit_share
-        idle = 0 if share >= best + GROWTH else idle + 1
-        best = max(best, share)
-        if idle == 2:
+        if share >= best + GROWTH:
+            best, idle = share, 0
+            continue
+        idle += 1
+        if idle == IDLE_WINDOWS:
             return
 
 
@@ -359,6 +365,12 @@ class _Feed:
         while _answered(self._operator) < wanted:
             self._advance()
 
+    def scan(self, operator: ScanJoin, times: float) -> None:
+        """Until the join has read its master so many times more."""
+        wanted = operator.loops + times * operator.most_packets(operator.chunk_pages)
+        while operator.loops < wanted:
+            self._advance()
+
     def end(self) -> None:
         """Drain the join."""
         for batch in self._operator.finish():
@@ -371,9 +383,13 @@ class _Feed:
             alone = self._operator.name == "inlj"
             result = self._operator.step() if alone else self._operator.take()
         else:
-            self._refused = True
             self._rest = self._rest.slice(accepted)
-            result = self._operator.step()
+            # Results of rows that did not wait may leave no room for those of others: a scan would
+            # go on with fewer rows than it could take.
+            result = self._operator.take()
+            if result is None:
+                self._refused = True
+                result = self._operator.step()
         if result is not None:
             self._check.add(result)
 

@@ -18,6 +18,8 @@ from semistream.core.errors import SemiStreamError
 from semistream.core.progress import Report
 
 BENCH = "papers"
+CELLS = "cells"
+"""The phase that is reported."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ def run_experiments(
     for experiment in chosen:
         for x, series in experiment.cells:
             path = place(folder, experiment, ground.scale, ground.seed, x, series)
-            report(experiment.id, done, total)
+            report(CELLS, done, total)
             done += 1
             if path.exists() and not again:
                 continue
@@ -140,7 +142,7 @@ def run_experiments(
             }
             _store(path, experiment, ground, x, series, measured, took)
         yield stored(folder, experiment, ground.scale, ground.seed)
-    report("", total, total)
+    report(CELLS, total, total)
 
 
 def _store(

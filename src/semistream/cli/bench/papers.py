@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,12 @@ import click
 
 from semistream.bench.masters import default_workdir
 from semistream.bench.papers import ALL, EXPERIMENTS, PAPERS, Experiment, chosen
-from semistream.bench.papers.ground import SCALES, Ground, ScaleName
+from semistream.bench.papers.ground import SCALES, ScaleName
 from semistream.bench.papers.plots import SUFFIXES, draw
 from semistream.bench.papers.reporting import report_text
 from semistream.bench.papers.rules import OUTCOMES
-from semistream.bench.papers.running import Failed, Stored, best_stored, run_experiments, stored
+from semistream.bench.papers.running import Failed, Stored, best_stored, stored
+from semistream.bench.papers.workers import run_in_processes
 from semistream.cli import render
 from semistream.cli.options import json_option, results_option, workdir_option
 from semistream.core.errors import OptionError, unknown_name
@@ -56,6 +59,11 @@ def run_command(name: str) -> click.Command:
     )
     @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the streams.")
     @click.option("--again", is_flag=True, help="Run what is stored already, too.")
+    @click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        help="Processes that run experiments at the same time.  [default: one a processor]",
+    )
     @results_option
     @workdir_option
     @json_option
@@ -65,11 +73,12 @@ def run_command(name: str) -> click.Command:
         scale: ScaleName,
         seed: int,
         again: bool,
+        jobs: int | None,
         results: Path,
         workdir: Path | None,
         as_json: bool,
     ) -> None:
-        ctx.exit(_run(chosen(name), scale, seed, again, results, workdir, as_json))
+        ctx.exit(_run(chosen(name), scale, seed, again, jobs, results, workdir, as_json))
 
     return command
 
@@ -85,6 +94,7 @@ def _run(
     scale: ScaleName,
     seed: int,
     again: bool,
+    jobs: int | None,
     results: Path,
     workdir: Path | None,
     as_json: bool,
@@ -93,12 +103,21 @@ def _run(
     cells = sum(len(one.cells) for one in experiments)
     there = 0 if again else sum(len(one.cells) for one in known)
     render.note(f"{len(experiments)} experiments, {cells} cells, of which {there} are stored")
-    ground = Ground(scale, default_workdir() if workdir is None else workdir, seed)
     done: list[Stored] = []
     failed = 0
-    try:
-        with TerminalProgress() as bar:
-            for one in run_experiments(experiments, results, ground, again=again, report=bar):
+    with TerminalProgress() as bar:
+        running = run_in_processes(
+            experiments,
+            results,
+            scale,
+            default_workdir() if workdir is None else workdir,
+            seed=seed,
+            again=again,
+            processes=jobs or len(os.sched_getaffinity(0)),
+            report=bar,
+        )
+        with contextlib.closing(running):
+            for one in running:
                 if isinstance(one, Failed):
                     failed += 1
                     render.note(f"{one.experiment.id} {one.series} at {one.x:g}: {one.error}")
@@ -107,8 +126,6 @@ def _run(
                 verdict = one.verdict
                 outcome = "not complete" if verdict is None else verdict.outcome
                 render.note(f"{one.experiment.id:8} {outcome}")
-    finally:
-        ground.close()
     if as_json:
         render.document([one.to_dict() for one in done])
     else:
