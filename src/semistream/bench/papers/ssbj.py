@@ -483,7 +483,7 @@ EXPERIMENTS = (
         paper="ssbj",
         title="The size of the disk buffer",
         x=Axis("pages of the buffer (b)", log=True),
-        values=(2.0, 4, 8, 16, 32, 64, 128, 176),
+        values=(2.0, 4, 8, 16, 32, 64, 96),
         series=(JOIN,),
         y=RATE,
         clock="modelled",
