@@ -494,7 +494,8 @@ EXPERIMENTS = (
         as_claimed=lambda x, series: 1 / (x + 200 / x),
         remark="Each chunk is charged with a seek, as the paper's Eq. 2 does; the join itself reads"
         " R in 256 chunks at most, with which it does the same. The memory is 10 % of"
-        " R instead of 1 %, so that there is room for buffers at a small scale.",
+        " R instead of 1 %, so that there is room for buffers at a small scale. With 64 as the"
+        " largest buffer the maximum was at the end; 96 was added after that was seen.",
         cost=4,
     ),
     *(
