@@ -31,7 +31,7 @@ def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path)
     assert list(USUAL) == SYSTEMS
     systems = [*SYSTEMS, "semistream-by-shard"]
     options = ["--seconds", 0.2, "--max-wait", "1500 ms", "--workdir", tmp_path / "work"]
-    options += ["--systems", ",".join(systems)]
+    options += ["--systems", ",".join(systems), "--rounds", 1]
     ended = run(*SMALL, *options, "--out", tmp_path / "out", "--json")
     assert ended.code == 0, ended.err
     cells = ended.json
@@ -39,6 +39,7 @@ def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path)
     for cell in cells:
         assert cell["verified"] is True
         assert cell["batch_rows"] == 2000
+        assert cell["rounds"] == [cell["rows_per_s"]]
         assert cell["rows_per_s"] > 0
         assert cell["batch_ms"]["triggerExecution"] >= cell["batch_ms"]["addBatch"] > 0
         assert (cell["join_busy_ms"] > 0) == cell["system"].startswith("semistream")
@@ -57,11 +58,55 @@ def test_lookups_by_hand_are_verified(run: Run, spark: SparkSession, open_folder
         if lack is not None:
             pytest.skip(lack)
     options = ["--seconds", 0.2, "--workdir", open_folder, "--systems", ",".join(BY_HAND)]
-    ended = run(*SMALL, *options, "--json")
+    ended = run(*SMALL, *options, "--rounds", 1, "--json")
     assert ended.code == 0, ended.err
     assert [(cell["system"], cell["verified"]) for cell in ended.json] == [
         (name, True) for name in BY_HAND
     ]
+
+
+def test_systems_take_turns(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from semistream.bench import spark as bench
+
+    rates = iter([9.0, 9.0, 1.0, 40.0, 5.0, 20.0, 3.0, 10.0])  # the first two are not measured
+    turns: list[str] = []
+
+    def measure(system: str, *others: object) -> bench.SparkResult:
+        turns.append(system)
+        (folder,) = (one for one in others if isinstance(one, Path))
+        folder.mkdir()
+        rate = next(rates)
+        return bench.SparkResult(
+            system=system,
+            batch_rows=100,
+            rows_per_s=rate,
+            verified=rate != 40,
+            rows=100,
+            batches=int(rate),
+            seconds=1,
+            batch_ms={},
+            join_tasks=0,
+            join_busy_ms=0,
+            join_io_ms=0,
+            hit_share=0,
+            pages_per_row=0,
+            product_rows=1000,
+            memory="1MB",
+            skew=1,
+            rounds=(rate,),
+        )
+
+    monkeypatch.setattr(bench, "measure", measure)
+    systems = ("semistream-drained", "spark-identity")
+    options = bench.SparkOptions(rows=1000, batch_rows=(100,), systems=systems, seconds=0.1)
+    ours, identity = bench.run_spark(options, tmp_path, spark)
+    assert turns == [*systems] * 4
+    assert (ours.rows_per_s, ours.rounds, ours.batches) == (3, (1, 5, 3), 3)
+    assert (identity.rows_per_s, identity.rounds, identity.batches) == (20, (40, 20, 10), 20)
+    assert ours.verified
+    assert not identity.verified, "one round was wrong"
 
 
 def test_a_wrong_result_ends_with_code_1(
@@ -74,7 +119,16 @@ def test_a_wrong_result_ends_with_code_1(
         "spark-identity",
         lambda stream, tables: stream.withColumn("quantity", stream.quantity + 1),
     )
-    options = ["--seconds", 0.2, "--systems", "spark-identity", "--workdir", tmp_path]
+    options = [
+        "--seconds",
+        0.2,
+        "--systems",
+        "spark-identity",
+        "--rounds",
+        1,
+        "--workdir",
+        tmp_path,
+    ]
     ended = run(*SMALL, *options)
     assert ended.code == 1
     assert "NO" in ended.out
@@ -90,7 +144,8 @@ def test_a_wrong_result_ends_with_code_1(
         (["--memory", "much"], "not a size"),
         (["--max-wait", "long"], "not a duration"),
         (["--rows", "0"], "0 rows"),
-        (["--seconds", "0"], "seconds=0"),
+        (["--seconds", "0"], "3 rounds of 0.0 s"),
+        (["--rounds", "0"], "0 rounds"),
     ],
 )
 def test_wrong_options(run: Run, tmp_path: Path, arguments: list[str], message: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,12 +45,12 @@ def run_peers_on_spark(
         batch_rows=options.batch_rows[:1],
         memory=str(options.memory_bytes(options.memories[0])),
         skew=options.skews[0],
-        systems=tuple(systems) * ROUNDS,
+        systems=tuple(systems),
+        rounds=ROUNDS,
         seconds=seconds,
         seed=options.seed,
     )
-    found = list(run_spark(spark, workdir, session, tell=tell))
-    cell = [_result([one for one in found if one.system == name], options) for name in systems]
+    cell = [_result(one, options) for one in run_spark(spark, workdir, session, tell=tell)]
     yield from with_ratios(cell, reference="semistream-on-spark-drained")
 
 
@@ -67,17 +66,16 @@ def _all_systems(tell: Told) -> list[str]:
     return systems
 
 
-def _result(rounds: Sequence[SparkResult], options: PeersOptions) -> PeerResult:
-    rates = tuple(one.rows_per_s for one in rounds)
+def _result(found: SparkResult, options: PeersOptions) -> PeerResult:
     return PeerResult(
-        system=rounds[0].system.replace("semistream-", "semistream-on-spark-"),
+        system=found.system.replace("semistream-", "semistream-on-spark-"),
         memory=options.memories[0],
         skew=options.skews[0],
-        batch_rows=rounds[0].batch_rows,
+        batch_rows=found.batch_rows,
         cache=WARM,
-        rows_per_s=statistics.median(rates),
-        verified=all(one.verified for one in rounds),
-        rounds=rates,
+        rows_per_s=found.rows_per_s,
+        verified=found.verified,
+        rounds=found.rounds,
         memory_bytes=options.memory_bytes(options.memories[0]),
         product_rows=options.rows,
         where=ON_SPARK,

@@ -59,7 +59,7 @@ from semistream.workloads import sale_schema, sales
 KEY = "product_id"
 CHECK = "check"
 BUCKETS_PER_CORE = 4
-LEAST_MEASURED = 3
+LEAST_MEASURED = 3  # in all rounds together
 FIRST_WARM_UP = 2
 MOST_STREAM_ROWS = 6_000_000
 FEWEST_BATCHES, MOST_BATCHES = 8, 80
@@ -175,7 +175,8 @@ class SparkOptions:
     memory: str = "5%"
     skew: float = 1
     systems: tuple[str, ...] = field(default_factory=lambda: USUAL)
-    seconds: float = 10.0
+    rounds: int = 3
+    seconds: float = 6.0
     max_wait: str = "2 seconds"
     seed: int = 1
 
@@ -185,8 +186,11 @@ class SparkOptions:
         for rows in self.batch_rows:
             if rows < 1:
                 raise OptionError(f"a micro-batch of {rows} rows is not possible", hint="rows >= 1")
-        if not 0 < self.seconds < float("inf"):
-            raise OptionError(f"seconds={self.seconds} is not a time", hint="give seconds per cell")
+        if self.rounds < 1 or not 0 < self.seconds < float("inf"):
+            raise OptionError(
+                f"{self.rounds} rounds of {self.seconds} s are no measurement",
+                hint="give at least one round, and the seconds that each is measured",
+            )
         for name in self.systems:
             if name not in SYSTEMS:
                 raise unknown_name("system", name, SYSTEMS)
@@ -208,6 +212,7 @@ class SparkOptions:
 class SparkResult:
     """One system with one size of micro-batches; figures of the measured part.
 
+    `rows_per_s` is the median of `rounds`, the other figures are of the round nearest to it.
     `batch_ms` is where Spark's time went in a micro-batch, on average, by the names of its progress
     (`triggerExecution` is all of it). `join_busy_ms` and `join_io_ms` are the time that the join's
     operators worked and waited for reads, summed over the tasks that run side by side.
@@ -229,6 +234,18 @@ class SparkResult:
     product_rows: int
     memory: str
     skew: float
+    rounds: tuple[float, ...]
+
+    @classmethod
+    def of_rounds(cls, rounds: Sequence[SparkResult]) -> SparkResult:
+        """The rounds of one cell as one result."""
+        median = statistics.median(one.rows_per_s for one in rounds)
+        return replace(
+            min(rounds, key=lambda one: abs(one.rows_per_s - median)),
+            rows_per_s=median,
+            verified=all(one.verified for one in rounds),
+            rounds=tuple(one.rows_per_s for one in rounds),
+        )
 
     def to_dict(self) -> dict[str, object]:
         """A plain record for JSON."""
@@ -255,7 +272,10 @@ def run_spark(
     tell: Told = lambda line: None,
     clock: Clock | None = None,
 ) -> Iterator[SparkResult]:
-    """Run the grid, size by size; each cell is yielded when it is done."""
+    """Run the grid, size by size; each cell is yielded after its last round.
+
+    In a round all systems take their turns, so that a noisy machine hurts all alike.
+    """
     clock = clock or SystemClock()
     workdir.mkdir(parents=True, exist_ok=True)
     tasks = int(session.sparkContext.defaultParallelism)
@@ -296,15 +316,22 @@ def run_spark(
             folder = Path(scratch) / "before"
             measure(system, streams[options.batch_rows[0]], tables, options, folder, session, clock)
             shutil.rmtree(folder)
-        grid = itertools.product(options.batch_rows, options.systems)
-        for number, (rows, system) in enumerate(grid, start=1):
-            tell(f"[{number:2}/{options.cells}] {system}, micro-batches of {rows:,} rows")
-            folder = Path(scratch) / f"run-{number}"
-            yield measure(system, streams[rows], tables, options, folder, session, clock)
-            shutil.rmtree(folder)
-            # Notes of a query that will not be started again.
-            shutil.rmtree(tables.master / PINS, ignore_errors=True)
-            shutil.rmtree(tables.sharded / PINS, ignore_errors=True)
+        for rows in options.batch_rows:
+            done: dict[str, list[SparkResult]] = {system: [] for system in options.systems}
+            for turn, system in itertools.product(range(options.rounds), done):
+                tell(
+                    f"[round {turn + 1}/{options.rounds}] {system}, micro-batches of {rows:,} rows"
+                )
+                folder = Path(scratch) / "run"
+                done[system].append(
+                    measure(system, streams[rows], tables, options, folder, session, clock)
+                )
+                shutil.rmtree(folder)
+                # Notes of a query that will not be started again.
+                shutil.rmtree(tables.master / PINS, ignore_errors=True)
+                shutil.rmtree(tables.sharded / PINS, ignore_errors=True)
+                if len(done[system]) == options.rounds:
+                    yield SparkResult.of_rounds(done[system])
 
 
 @contextmanager
@@ -473,7 +500,8 @@ def measure(
             run.feed(FIRST_WARM_UP)
             run.feed(_fitting(options.seconds, run.last_s))
             before = len(recorder.batches)
-            run.feed(max(_fitting(options.seconds, run.last_s), LEAST_MEASURED))
+            least = -(-LEAST_MEASURED // options.rounds)
+            run.feed(max(_fitting(options.seconds, run.last_s), least))
             measured = recorder.batches[before:]
             expected = stream.expected(run.sent, joined=system != IDENTITY)
             verified = run.drained(expected.rows, options.max_wait) == expected
@@ -578,4 +606,5 @@ def _result(
         product_rows=options.rows,
         memory=options.memory,
         skew=options.skew,
+        rounds=(rows / seconds,),
     )

@@ -37,8 +37,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="What to compare.",
 )
+@click.option("--rounds", type=int, default=3, show_default=True, help="Turns of each system.")
 @click.option(
-    "--seconds", type=float, default=10.0, show_default=True, help="Measured seconds of a cell."
+    "--seconds",
+    type=float,
+    default=6.0,
+    show_default=True,
+    help="Measured seconds of a round, after as many that are not measured.",
 )
 @click.option("--max-wait", default="2 seconds", show_default=True, help="Of semistream-waiting.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the stream.")
@@ -53,6 +58,7 @@ def run_spark_command(
     memory: str,
     skew: float,
     systems: tuple[str, ...],
+    rounds: int,
     seconds: float,
     max_wait: str,
     seed: int,
@@ -60,7 +66,7 @@ def run_spark_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure enrich and Spark's own stream-static joins in one Spark session.
+    """Measure enrich and Spark's own stream-static joins in one Spark session, in turns.
 
     Reports rows/s of warm micro-batches and where their time goes. Ends with code 1 if a result is
     not what DuckDB's join gives.
@@ -74,6 +80,7 @@ def run_spark_command(
         memory=memory,
         skew=skew,
         systems=USUAL if systems == ("all",) else systems,
+        rounds=rounds,
         seconds=seconds,
         max_wait=max_wait,
         seed=seed,
@@ -99,6 +106,7 @@ def run_spark_command(
             "memory": memory,
             "skew": skew,
             "systems": list(options.systems),
+            "rounds": rounds,
             "seconds": seconds,
             "max_wait": max_wait.replace(" ", ""),
             "seed": seed,
@@ -119,6 +127,8 @@ def _show(done: list[SparkResult]) -> None:
         "batch rows",
         "system",
         "rows/s",
+        "least",
+        "most",
         "of the best of Spark's joins",
         "batch ms",
         *_PHASES,
@@ -148,6 +158,8 @@ def _row(cell: SparkResult, best: float | None) -> tuple[render.Cell, ...]:
         f"{cell.batch_rows:,}",
         cell.system,
         render.count(cell.rows_per_s),
+        render.count(min(cell.rounds)),
+        render.count(max(cell.rounds)),
         f"{cell.rows_per_s / best:.2f}" if best else "",
         f"{whole:.0f}",
         *(f"{phase:.0f}" for phase in phases),
