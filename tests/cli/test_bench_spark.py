@@ -29,7 +29,7 @@ def test_every_system_is_verified(run: Run, spark: SparkSession, tmp_path: Path)
     from semistream.bench.spark import USUAL
 
     assert list(USUAL) == SYSTEMS
-    systems = [*SYSTEMS, "semistream-by-shard"]
+    systems = [*SYSTEMS, "spark-identity-by-key", "semistream-by-shard"]
     options = ["--seconds", 0.2, "--max-wait", "1500 ms", "--workdir", tmp_path / "work"]
     options += ["--systems", ",".join(systems), "--rounds", 1]
     ended = run(*SMALL, *options, "--out", tmp_path / "out", "--json")

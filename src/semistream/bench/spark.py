@@ -125,6 +125,10 @@ def _identity(stream: DataFrame, tables: Tables) -> DataFrame:
     return stream.coalesce(tables.tasks).mapInArrow(_same, stream.schema)
 
 
+def _identity_by_key(stream: DataFrame, tables: Tables) -> DataFrame:
+    return stream.repartition(tables.tasks, KEY).mapInArrow(_same, stream.schema)
+
+
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
@@ -153,16 +157,19 @@ SYSTEMS: dict[str, System] = {
     "spark-broadcast-stream": _broadcast,
     "spark-bucketed": _bucketed,
     "spark-identity": _identity,
+    "spark-identity-by-key": _identity_by_key,
     "semistream-by-shard": _by_shard,
     ROCKSDB: _rocksdb,
     POSTGRES: _postgres,
 }
-"""What is compared. `spark-identity` joins nothing: rows go to Python and come back."""
+"""What is compared. The identities join nothing: rows go to Python and come back, as they are or
+after the shuffle by key that a join of shards needs."""
 
 IDENTITY = "spark-identity"
+IDENTITIES = (IDENTITY, "spark-identity-by-key")
 BY_SHARD = "semistream-by-shard"
 
-USUAL = tuple(name for name in SYSTEMS if name not in (BY_SHARD, *BY_HAND))
+USUAL = tuple(name for name in SYSTEMS if name not in (IDENTITIES[1], BY_SHARD, *BY_HAND))
 """What is compared unless systems are named: by shard needs a master of its own."""
 
 
@@ -503,7 +510,7 @@ def measure(
             least = -(-LEAST_MEASURED // options.rounds)
             run.feed(max(_fitting(options.seconds, run.last_s), least))
             measured = recorder.batches[before:]
-            expected = stream.expected(run.sent, joined=system != IDENTITY)
+            expected = stream.expected(run.sent, joined=system not in IDENTITIES)
             verified = run.drained(expected.rows, options.max_wait) == expected
         finally:
             query.stop()

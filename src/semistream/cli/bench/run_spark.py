@@ -147,7 +147,7 @@ def _show(done: list[SparkResult]) -> None:
 
 
 def _is_join_of_spark(system: str) -> bool:
-    return system.startswith("spark-") and system != "spark-identity"
+    return system.startswith("spark-") and not system.startswith("spark-identity")
 
 
 def _row(cell: SparkResult, best: float | None) -> tuple[render.Cell, ...]:
