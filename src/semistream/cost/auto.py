@@ -188,6 +188,10 @@ class AutoJoin(Operator):
         return 0 if self._inner is None else self._inner.pending
 
     @property
+    def output_room(self) -> tuple[int, int]:
+        return (0, 0) if self._inner is None else self._inner.output_room
+
+    @property
     def cached_rows(self) -> int:
         return 0 if self._inner is None else self._inner.cached_rows
 

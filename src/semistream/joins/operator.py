@@ -212,6 +212,11 @@ class Operator(SemiStreamJoin):
         restored = self._restored.num_rows if self._restored is not None else 0
         return restored + (self._out.pending if self._out is not None else 0)
 
+    @property
+    def output_room(self) -> tuple[int, int]:
+        """Results that find room in the output, and those that would if it were empty."""
+        return (0, 0) if self._out is None else (self._out.rows - self._out.pending, self._out.rows)
+
     def peek(self) -> pa.RecordBatch | None:
         """Results that are ready, without taking them."""
         ready = [self._restored, self._out.peek() if self._out is not None else None]

@@ -149,8 +149,12 @@ class ParallelJoin(SemiStreamJoin):
         self._check_open()
         check_batch(batch)
         accepted = 0
-        while accepted < batch.num_rows and not self._held_rows and not self.is_due:
-            cut = batch.slice(accepted, self._cut_rows)
+        while accepted < batch.num_rows and not (self._held_rows or self._ready or self.is_due):
+            rows = self._fitting_rows
+            if not rows:
+                self._ready.extend(self._taken())
+                break
+            cut = batch.slice(accepted, rows)
             with self._told_in_all():
                 # Each divides its memory by all rows, and not by the few that are its own.
                 for part in self._parts:
@@ -165,6 +169,15 @@ class ParallelJoin(SemiStreamJoin):
                 raise
         return accepted
 
+    @property
+    def _fitting_rows(self) -> int:
+        """Rows to divide next, so many that no part is likely to stop at a full output while the
+        others have room; none where results should be taken first."""
+        free, rows = min(part.output_room for part in self._parts)
+        if free < rows // 4:
+            return 0
+        return max(min(free * 7 // 8 * len(self._parts), self._cut_rows), LEAST_CUT)
+
     def step(self) -> pa.RecordBatch | None:
         self._check_open()
         if not self._ready:
@@ -177,9 +190,12 @@ class ParallelJoin(SemiStreamJoin):
     def take(self) -> pa.RecordBatch | None:
         self._check_open()
         if not self._ready:
-            results = [part.take() for part in self._parts]
-            self._ready.extend(one for one in results if one is not None)
+            self._ready.extend(self._taken())
         return self._ready.popleft() if self._ready else None
+
+    def _taken(self) -> list[pa.RecordBatch]:
+        results = [part.take() for part in self._parts]
+        return [one for one in results if one is not None]
 
     @property
     def is_due(self) -> bool:

@@ -67,17 +67,18 @@ def test_a_cache_settles_before_it_is_counted(ground: Ground) -> None:
 def test_memory_overflows_if_rows_come_too_fast(ground: Ground) -> None:
     def at(rate: float) -> Overflow:
         arrived = partial(mul, rate)
-        return overflow(ground, table(), 60_000, 3000, arrived, PLAIN, burst_rows=3000)
+        return overflow(ground, table(), 60_000, 3000, arrived, PLAIN)
 
-    slow, fast = at(100), at(1e6)
+    slow, fast = at(100), at(4_000)
     assert slow == Overflow(happened=False, rows=3000, verified=True)
     assert fast.happened
     assert fast.verified
     assert 0 < fast.rows < 3000
-    rate, verified = held_rate(ground, table(), 60_000, 3000, 4_000, PLAIN, burst_rows=3000)
+    rate, verified = held_rate(ground, table(), 60_000, 3000, 4_000, PLAIN)
     assert verified
-    assert 50 < rate < 4_000
+    assert 100 < rate < 2_000, "neither end of the search"
     assert not at(rate).happened
+    assert at(2 * rate).happened
     ground.close()
 
 
