@@ -26,7 +26,8 @@ def test_conformance(
     join: str, threads: int, check: str, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Streams of the checks are small: the threads are to work nevertheless.
-    monkeypatch.setattr(parallel, "LEAST_WORK", 2)
+    monkeypatch.setattr(parallel, "LEAST_PUSHED", 2)
+    monkeypatch.setattr(parallel, "LEAST_WAITING", 2)
     if "frequency_order" in check:
         pytest.skip("such a master is joined by one thread")
     CHECKS[check](named(join, threads=threads), workspace)
@@ -196,6 +197,37 @@ def test_join_uses_threads_by_default(path: Path, monkeypatch: pytest.MonkeyPatc
         assert joined.stats.plan is not None
         assert reason in joined.stats.plan.reason
         assert ("threads" in joined.stats.plan.reason) == bool(reason)
+
+
+def test_a_small_first_batch_means_one_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)))
+    monkeypatch.setattr(parallel, "LEAST_BYTES", 500_000)
+    monkeypatch.setattr(parallel, "LEAST_MASTER", 1)
+
+    def fresh(threads: int | None) -> ParallelJoin:
+        join = ss.make_join(
+            "sweepjoin", path, on="k", schema=SCHEMA, memory="2MB", how="left", threads=threads
+        )
+        assert isinstance(join, ParallelJoin)
+        return join
+
+    for threads, rows, wanted in ((None, 1000, 1), (None, 20_000, 2), (2, 1000, 2)):
+        with fresh(threads) as join:
+            assert join.push(batch(0)) == 0
+            taken = given = 0
+            while taken < rows:
+                taken += join.push(batch(rows).slice(taken))
+                result = join.step()
+                given += 0 if result is None else result.num_rows
+            assert join.threads == wanted
+            stats = join.stats
+            assert sum(stats.bytes_by_component.values()) <= stats.bytes_limit == 2_000_000
+            snapshot = join.snapshot()
+            assert given + sum(one.num_rows for one in join.finish()) == rows
+        with fresh(threads) as again:
+            again.restore(Snapshot.from_bytes(snapshot.to_bytes()))
+            assert again.threads == wanted
+            assert given + sum(one.num_rows for one in again.finish()) == rows
 
 
 def test_too_little_memory_for_so_many(path: Path) -> None:

@@ -297,6 +297,8 @@ class Turns:
         self._is_open = True
         warm_s = self._options.seconds / 2
         if self._cell.batch_rows < WARM_UP_ROWS:
+            # Systems may prepare for micro-batches like the first.
+            self._feed(self._cell.batch_rows, 1e-9)
             self._feed(WARM_UP_ROWS, warm_s * WARM_UP_SHARE)
             warm_s *= 1 - WARM_UP_SHARE
         self._feed(self._cell.batch_rows, warm_s)

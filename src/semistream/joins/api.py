@@ -149,7 +149,8 @@ def join(
     when the batch comes, wholly; without it all are joined with the one that is current now.
 
     `threads` divides the keys among so many threads, in the same memory. By default they are as
-    many as there are processors with `algorithm="auto"`, if the memory suffices, else one.
+    many as there are processors with `algorithm="auto"`, if the memory suffices and the first batch
+    is not small, else one.
 
     `max_wait` ("500 ms", or seconds) bounds the time from taking a row to its result. The stream is
     asked for its next batch in between, so one that has nothing must say so with an empty batch.

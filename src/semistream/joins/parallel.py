@@ -33,8 +33,9 @@ HAND, HAND_SHARE = "rows in hand", 32
 LEAST_CUT, MOST_CUT = 256, 65_536
 """Rows that are divided among the parts at once."""
 
-LEAST_WORK = 128
-"""With fewer rows the caller does the work of all parts: waking a thread takes as long."""
+LEAST_PUSHED, LEAST_WAITING = 8192, 1024
+"""With fewer rows that come, or that wait for pages, the caller does the work of all parts: waking
+a thread takes as long."""
 
 LEAST_BYTES, LEAST_BYTES_PER_PAGE = 8_000_000, 64
 """Below this memory for a part, or for a page of the master, one thread is the default: each part
@@ -42,6 +43,10 @@ has an output, a read buffer and lists of its own, and pages have longer entries
 
 LEAST_MASTER = 16_000_000
 """Below this size of the master one thread is the default."""
+
+LEAST_FIRST = 16_384
+"""With fewer rows in the first batch one thread is the default: each batch would be divided, woken
+up for and handed out in parts, which takes longer than the work on so few rows."""
 
 MOST_THREADS = 255
 DEFAULT_MOST_THREADS = 8
@@ -84,6 +89,8 @@ class ParallelJoin(SemiStreamJoin):
     waiting rows as they would in one join, and each part has its share of what is asked for most.
     Rows are divided as they come; kernels run without the interpreter's lock. Where the output of a
     part is full, rows that were accepted stay in hand until results have been taken.
+
+    With `may_be_one` the first batch decides: if it is small, there is one part, all of the master.
     """
 
     name = "parallel"
@@ -96,8 +103,12 @@ class ParallelJoin(SemiStreamJoin):
         binding: Binding,
         budget: MemoryBudget,
         threads: int,
+        *,
+        may_be_one: bool = False,
     ) -> None:
         self.master = master
+        self._make = make
+        self._may_be_one = may_be_one
         self.output_schema = binding.output_schema
         self.binding = binding
         self._budget = budget
@@ -118,7 +129,25 @@ class ParallelJoin(SemiStreamJoin):
         self._closed = False
 
     @property
+    def threads(self) -> int:
+        """Parts that work side by side."""
+        return self._threads
+
+    def _become_one(self) -> None:
+        """Give all of the memory to one part."""
+        for part, master in zip(self._parts, self._masters, strict=True):
+            part.close()
+            master.close()
+        for name, _ in list(self._budget):
+            self._budget.set(name, 0)
+        self._masters = self.master.in_parts(1)
+        self._parts = [self._make(self._masters[0], self._budget.limit_bytes)]
+        self._threads, self._rests = 1, [None]
+
+    @property
     def stats(self) -> JoinStats:
+        if self._threads == 1:
+            return self._parts[0].stats
         records = [part.stats for part in self._parts]
         held, plans = self._held_rows, [one.plan for one in records if one.plan is not None]
         shares: dict[str, int] = self._budget.in_use()
@@ -148,6 +177,12 @@ class ParallelJoin(SemiStreamJoin):
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()
         check_batch(batch)
+        if self._may_be_one and batch.num_rows:
+            self._may_be_one = False
+            if batch.num_rows < LEAST_FIRST:
+                self._become_one()
+        if self._threads == 1:
+            return self._parts[0].push(batch)
         accepted = 0
         while accepted < batch.num_rows and not (self._held_rows or self._ready or self.is_due):
             rows = self._fitting_rows
@@ -162,7 +197,7 @@ class ParallelJoin(SemiStreamJoin):
             self._rests = self._divided(cut)
             accepted += cut.num_rows
             try:
-                self._on_all(self._push_rest, cut.num_rows)
+                self._on_all(self._push_rest, side_by_side=cut.num_rows >= LEAST_PUSHED)
             except BaseException:
                 # As in a single join, rows in front of the one that is refused may have gone in.
                 self._rests = [None] * self._threads
@@ -183,7 +218,8 @@ class ParallelJoin(SemiStreamJoin):
         if not self._ready:
             held = self._held_rows
             rows = held + sum(part.rows_waiting for part in self._parts)
-            results = self._on_all(self._step_blocked if held else self._step_part, rows)
+            work = self._step_blocked if held else self._step_part
+            results = self._on_all(work, side_by_side=rows >= LEAST_WAITING)
             self._ready.extend(one for one in results if one is not None)
         return self._ready.popleft() if self._ready else None
 
@@ -229,6 +265,9 @@ class ParallelJoin(SemiStreamJoin):
     def restore(self, snapshot: Snapshot) -> None:
         self._check_open()
         threads = snapshot.position.get("threads", 1)
+        if self._may_be_one and snapshot.algorithm == self.name and threads == 1:
+            self._become_one()
+        self._may_be_one = False
         if snapshot.algorithm != self.name or threads != len(self._parts):
             raise SchemaError(
                 f"the snapshot is of {threads} threads, this join has {len(self._parts)}",
@@ -322,11 +361,11 @@ class ParallelJoin(SemiStreamJoin):
         self._push_rest(number)
         return result
 
-    def _on_all(self, work: Callable[[int], _T], rows: int) -> list[_T]:
-        """Do something with every part, side by side if it is about enough rows."""
+    def _on_all(self, work: Callable[[int], _T], *, side_by_side: bool) -> list[_T]:
+        """Do something with every part."""
         numbers = range(len(self._parts))
         with self._told_in_all():
-            if rows < LEAST_WORK:
+            if not side_by_side:
                 return [work(number) for number in numbers]
             others = [self._pool.submit(work, number) for number in numbers[1:]]
             try:

@@ -117,7 +117,8 @@ def make_join(
     that says for how many rows each stands, for the two policies that sample.
 
     With `threads` the keys are divided among so many joins that work side by side, in one memory;
-    None are as many as there are processors, if the memory suffices.
+    None are as many as there are processors, if the memory suffices and the first batch is not
+    small.
     """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
@@ -151,7 +152,9 @@ def make_join(
     count = threads_for(threads, opened, size, prevented)
     if count > 1:
         budget = MemoryBudget(size, owner=kind.name)
-        return ParallelJoin(partial(make, schema), opened, bind(schema), budget, count)
+        return ParallelJoin(
+            partial(make, schema), opened, bind(schema), budget, count, may_be_one=threads is None
+        )
     if shedding is None:
         return make(schema, opened, size)
     return shedding.join(

@@ -11,9 +11,8 @@ from semistream.bench.masters import master_path, product_master
 from semistream.bench.oracle import JOINED
 from semistream.bench.peers.base import KEY, Peer
 from semistream.core.stats import JoinStats
-from semistream.joins.parallel import threads_for
+from semistream.joins.parallel import ParallelJoin
 from semistream.joins.registry import make_join
-from semistream.store.file import open_master
 from semistream.workloads import sale_schema
 
 
@@ -22,8 +21,6 @@ class Drained(Peer):
 
     name = "semistream-drained"
     memory_is = "everything the join holds"
-    threads = 1
-    """Those of the join that is open: as many as `ss.join` would use."""
 
     @property
     def store(self) -> Path:
@@ -35,8 +32,6 @@ class Drained(Peer):
     def open(self, memory_bytes: int, *, cold: bool) -> None:
         # Direct reads are cold by themselves.
         io = "direct" if cold else "buffered"
-        with open_master(self.store) as master:
-            self.threads = threads_for(None, master, memory_bytes, None)
         self._operator = make_join(
             "auto",
             self.store,
@@ -44,8 +39,13 @@ class Drained(Peer):
             schema=sale_schema(),
             memory=memory_bytes,
             io=io,
-            threads=self.threads,
+            threads=None,
         )
+
+    @property
+    def threads(self) -> int:
+        """Those of the join that is open: as many as `ss.join` would use."""
+        return self._operator.threads if isinstance(self._operator, ParallelJoin) else 1
 
     @property
     def stats(self) -> JoinStats:
