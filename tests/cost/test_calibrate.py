@@ -44,7 +44,7 @@ def test_the_fit_explains_runs_that_are_made_of_known_costs() -> None:
             count * getattr(costs, name) for name, count in counted(loop, by_index=by_index).items()
         )
         seconds += loop.requests * READ.request_s + loop.pages * READ.page_s
-        runs.append(Timed(join, loop, seconds))
+        runs.append(Timed(join, 1, loop, seconds))
     found, off = fit(runs, READ)
     assert off < 0.02
     check = UnitCosts(((1, found),), {"buffered": READ})
@@ -61,7 +61,7 @@ def test_a_join_that_is_slower_in_all_gets_costs_of_its_own() -> None:
     common = UnitCosts(((1, module.PRIOR),), {"buffered": READ})
     usual = common.busy_s(loop, 1, by_index=True)
     reading = common.io_s(loop, "buffered")
-    own, off = fit([Timed("hybridjoin", loop, 3 * usual + reading)], READ, usual=module.PRIOR)
+    own, off = fit([Timed("hybridjoin", 1, loop, 3 * usual + reading)], READ, usual=module.PRIOR)
     assert off < 0.01
     for name in ("append", "find", "result", "look_up"):
         assert getattr(own, name) == pytest.approx(3 * getattr(module.PRIOR, name), rel=0.05)

@@ -1,14 +1,16 @@
 """`algorithm="auto"` beside single joins, on masters with unique and with duplicated keys.
 
 Each cell is a memory, a skew and a master. All joins that fit the memory run on the same preloaded
-stream; what they give is verified by a checksum over stream row and master row of every result,
-which is computed from the keys alone.
+stream, in turns, so that a noisy machine hurts all alike; what they give is verified by a checksum
+over stream row and master row of every result, which is computed from the keys alone.
 """
 
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -32,17 +34,26 @@ COMPETITORS = (
 )  # fmt: skip
 """Joins that `auto` is compared with: the best of every kind."""
 
+AUTO = "auto"
+
 INFO_BYTES = 104
 """Fills a row of the master up to 120 bytes."""
 
 STREAM_ROWS = 2_000_000
+ROUNDS = 9
+"""Turns of each join, over which medians are taken."""
+
 ROW_FACTOR, STREAM_FACTOR = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 _U64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
 class AutoCell:
-    """One cell: what `auto` chose and answered, and the best single join."""
+    """One cell: what `auto` chose and answered, and the best single join.
+
+    Rates are medians of the rounds; `of_best` is the median of what `auto` had of the best join's
+    rate in the same round.
+    """
 
     memory: str
     skew: float
@@ -54,15 +65,11 @@ class AutoCell:
     rows_per_s: dict[str, float]
     reason: str
     verified: bool
-
-    @property
-    def of_best(self) -> float:
-        """The rate of `auto` as a share of the best join's."""
-        return self.auto_rows_per_s / self.best_rows_per_s
+    of_best: float
 
     def to_dict(self) -> dict[str, object]:
         """A plain record for JSON."""
-        return {**asdict(self), "of_best": self.of_best}
+        return asdict(self)
 
 
 def run_auto(
@@ -85,24 +92,52 @@ def run_auto(
         stream = _Stream(rows // copy, skew, seed)
         with _master(workdir, rows, copy, io) as master:
             for memory in memories:
-                rates: dict[str, float] = {}
-                verified, chosen, reason = True, "", ""
-                for join in (*joins, "auto"):
-                    tell(f"{copy} rows a key, skew {skew:g}, memory {memory}: {join}")
-                    size = parse_bytes(memory, of=master.data_bytes)
-                    try:
-                        done = _run(join, master, stream, size, copy, seconds, clock)
-                    except BudgetError:
-                        continue
-                    rates[join], good, name, why = done
-                    verified = verified and good
-                    if join == "auto":
-                        chosen, reason = name, why
-                mine = rates.pop("auto")
-                best = max(rates, key=lambda join: rates[join])
-                yield AutoCell(
-                    memory, skew, copy, chosen, mine, best, rates[best], rates, reason, verified
-                )
+                tell(f"{copy} rows a key, skew {skew:g}, memory {memory}")
+                size = parse_bytes(memory, of=master.data_bytes)
+                yield _cell(master, stream, (memory, skew, copy), joins, size, seconds, clock)
+
+
+def _cell(
+    master: FileMaster,
+    stream: _Stream,
+    named: tuple[str, float, int],
+    joins: Sequence[str],
+    memory_bytes: int,
+    seconds: float,
+    clock: Clock,
+) -> AutoCell:
+    with ExitStack() as opened:
+        running = []
+        for join in (*joins, AUTO):
+            with suppress(BudgetError):  # a join that needs more memory
+                one = _Running(join, master, stream, memory_bytes, clock)
+                opened.callback(one.operator.close)
+                running.append(one)
+        for one in running:
+            one.turn(seconds / 2)
+        rates: dict[str, list[float]] = {one.join: [] for one in running}
+        for _, one in itertools.product(range(ROUNDS), running):
+            rates[one.join].append(one.turn(seconds / 2 / ROUNDS))
+        verified = [one.finish(named[2]) for one in running]
+        final = running[-1].operator.stats
+    mine = rates.pop(AUTO)
+    of_others = {
+        join: statistics.median(own / other for own, other in zip(mine, found, strict=True))
+        for join, found in rates.items()
+    }
+    best = min(of_others, key=lambda join: of_others[join])
+    medians = {join: statistics.median(found) for join, found in rates.items()}
+    return AutoCell(
+        *named,
+        chosen=final.algorithm,
+        auto_rows_per_s=statistics.median(mine),
+        best=best,
+        best_rows_per_s=medians[best],
+        rows_per_s=medians,
+        reason="" if final.plan is None else final.plan.reason,
+        verified=all(verified),
+        of_best=of_others[best],
+    )
 
 
 class _Stream:
@@ -139,60 +174,54 @@ def _mixed(number: _U64, row: _U64) -> _U64:
     return mixed
 
 
-def _run(
-    join: str,
-    master: FileMaster,
-    stream: _Stream,
-    memory: int,
-    copies: int,
-    seconds: float,
-    clock: Clock,
-) -> tuple[float, bool, str, str]:
-    """Rows/s of the second half of the time, whether all was right, and what the join was."""
-    schema = stream.batches[0].schema
-    operator = make_join(join, master, on="key", schema=schema, memory=memory, clock=clock)
-    total, count = 0, 0
+class _Running:
+    """A join that is fed in turns with others, and the check of its results."""
 
-    def add(batch: pa.RecordBatch | None) -> int:
-        """Check results; how long that took."""
-        nonlocal total, count
-        begin = clock.now_ns()
+    def __init__(
+        self, join: str, master: FileMaster, stream: _Stream, memory: int, clock: Clock
+    ) -> None:
+        schema = stream.batches[0].schema
+        self.join = join
+        self.operator = make_join(join, master, on="key", schema=schema, memory=memory, clock=clock)
+        self._stream, self._clock = stream, clock
+        self._batches = itertools.cycle(stream.batches)
+        self._rest = next(self._batches)
+        self._total = self._count = 0
+
+    def turn(self, seconds: float) -> float:
+        """Feed it for so long; rows/s that it answered. Checks of results are not counted."""
+        answered, spent_ns = self._answered, 0
+        while spent_ns < seconds * 1e9:
+            began_ns = self._clock.now_ns()
+            accepted = self.operator.push(self._rest)
+            self._rest = self._rest.slice(accepted)
+            result = self.operator.step() if self._rest.num_rows else self.operator.take()
+            spent_ns += self._clock.now_ns() - began_ns
+            self._check(result)
+            if not self._rest.num_rows:
+                self._rest = next(self._batches)
+        return (self._answered - answered) / spent_ns * 1e9
+
+    def finish(self, copies: int) -> bool:
+        """Drain it; whether all results were right."""
+        for batch in self.operator.finish():
+            self._check(batch)
+        wanted = self._stream.expected(self.operator.stats.rows_in, copies)
+        return (self._total % 2**64, self._count) == wanted
+
+    @property
+    def _answered(self) -> int:
+        stats = self.operator.stats
+        return stats.rows_in - stats.rows_waiting
+
+    def _check(self, batch: pa.RecordBatch | None) -> None:
         if batch is not None:
             mixed = _mixed(
                 batch.column("number").to_numpy().astype(np.uint64),
                 batch.column("row").to_numpy().astype(np.uint64),
             )
-            total += int(mixed.sum(dtype=np.uint64))
-            count += batch.num_rows
-        return clock.now_ns() - begin
-
-    with operator:
-        batches = itertools.cycle(stream.batches)
-        rest = next(batches)
-        began, paused = clock.now_ns(), 0
-        answered = measured_from = 0
-        while True:
-            accepted = operator.push(rest)
-            rest = rest.slice(accepted)
-            result = operator.step() if rest.num_rows else operator.take()
-            paused += add(result)
-            if not rest.num_rows:
-                rest = next(batches)
-            spent = clock.now_ns() - began - paused
-            if not measured_from and spent >= seconds * 5e8:
-                stats, measured_from = operator.stats, spent
-                answered = stats.rows_in - stats.rows_waiting
-            if measured_from and spent - measured_from >= seconds * 5e8:
-                break
-        stats = operator.stats
-        rate = (stats.rows_in - stats.rows_waiting - answered) / (spent - measured_from) * 1e9
-        for batch in operator.finish():
-            add(batch)
-        final = operator.stats
-    wanted = stream.expected(final.rows_in, copies)
-    plan = final.plan
-    why = "" if plan is None else plan.reason
-    return rate, (total % 2**64, count) == wanted, final.algorithm, why
+            self._total += int(mixed.sum(dtype=np.uint64))
+            self._count += batch.num_rows
 
 
 def _master(workdir: Path, rows: int, copies: int, io: str) -> FileMaster:

@@ -10,6 +10,7 @@ Unit costs are measured first, unless a calibration is handed in. All results ar
 from __future__ import annotations
 
 import itertools
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +18,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.bench.core import CoreOptions as Grid
-from semistream.bench.core import Ground, Told, make, measure, prepared, stream_of
+from semistream.bench.core import CoreResult, Ground, Told, make, measure, prepared, stream_of
 from semistream.bench.masters import product_master
 from semistream.bench.oracle import PAYLOAD
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, UnitCosts, Workload
+from semistream.cost.calibrate import JoinTimer, Timed
+from semistream.cost.model import Plan
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
 from semistream.store.file import FileMaster
@@ -35,6 +38,9 @@ WHOLE = {"1%": "120%", "5%": "150%", "10%": "200%"}
 
 SETTLING_S = 30.0
 """How long a cache may take to fill: SSBJ moves a few keys every three passes."""
+
+ROUNDS = 3
+"""Turns of each size of reads, of which the median counts."""
 
 HELD_SHARE = 0.1
 """A rate was held if at the end no more than this part of the rows was not accepted yet."""
@@ -116,56 +122,76 @@ def run_cells(
     workdir: Path,
     costs: UnitCosts,
     *,
+    timer: JoinTimer | None = None,
     settle_s: float = SETTLING_S,
     tell: Told = lambda line: None,
     clock: Clock | None = None,
 ) -> Iterator[CostCell]:
-    """Run the grid; each cell is yielded when it is done. Joins that a memory is too small for are
-    left out, with a word."""
+    """Run the grid join by join; the cells of a join are yielded when all are done. Memories that
+    are too small for a join are left out, with a word.
+
+    With a `timer` each join's own costs are measured anew before its cells and after them: on a
+    machine that others use as well, the same work takes twice as long some minutes later.
+    """
     clock = clock or SystemClock()
     with prepared(grid, workdir, tell=tell) as ground:
-        master = ground.master
         _load_kernels(ground, grid)
-        cells = list(itertools.product(grid.skews, grid.joins, grid.memories))
-        for number, (skew, join, given) in enumerate(cells, start=1):
-            memory = WHOLE.get(given, given) if join == "memoryjoin" else given
-            tell(f"[{number:3}/{len(cells)}] {join}, memory {memory}, skew {skew:g}")
-            size = parse_bytes(memory, of=master.data_bytes)
-            model = MODELS[join]
-            workload = _workload(master, skew)
-            try:
-                plan = model.plan(workload, size, costs)
-                result = measure(
-                    ground,
-                    join=join,
-                    memory=memory,
-                    skew=skew,
-                    seconds=grid.cell_s,
-                    seed=grid.seed,
-                    clock=clock,
-                    settle_s=settle_s,
-                    whole_loops=True,
-                )
-            except BudgetError as error:
-                tell(f"          left out: {error.message}")
-                continue
-            said = model.predict(workload, plan, costs)
-            yield CostCell(
-                join=join,
-                memory=memory,
-                skew=skew,
-                predicted_rows_per_s=said.rows_per_s,
-                measured_rows_per_s=result.rows_per_s,
-                predicted_c_loop_s=said.c_loop_s,
-                measured_c_loop_s=result.seconds / max(result.loops, 1),
-                predicted_hit_share=said.loop.hit_share,
-                measured_hit_share=result.hit_share,
-                predicted_pages_per_row=said.loop.pages / said.loop.rows,
-                measured_pages_per_row=result.pages_per_row,
-                memory_bytes=size,
-                io=master.io,
-                verified=result.verified,
-            )
+        count, number = len(grid.joins) * len(grid.skews) * len(grid.memories), 0
+        for join in grid.joins:
+            timed = _times(timer, join, costs)
+            done: list[tuple[Plan, CoreResult]] = []
+            for skew, given in itertools.product(grid.skews, grid.memories):
+                number += 1
+                memory = WHOLE.get(given, given) if join == "memoryjoin" else given
+                tell(f"[{number:3}/{count}] {join}, memory {memory}, skew {skew:g}")
+                size = parse_bytes(memory, of=ground.master.data_bytes)
+                try:
+                    plan = MODELS[join].plan(_workload(ground.master, skew), size, costs)
+                    result = measure(
+                        ground,
+                        join=join,
+                        memory=memory,
+                        skew=skew,
+                        seconds=grid.cell_s,
+                        seed=grid.seed,
+                        clock=clock,
+                        settle_s=settle_s,
+                        whole_loops=True,
+                    )
+                except BudgetError as error:
+                    tell(f"          left out: {error.message}")
+                    continue
+                done.append((plan, result))
+            timed += _times(timer, join, costs)
+            now = costs if timer is None else timer.with_own(costs, join, timed)
+            for plan, result in done:
+                yield _cell(ground.master, plan, result, now)
+
+
+def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
+    if timer is None:
+        return []
+    return [one for size, _ in costs.sizes for one in timer.times(join, size)]
+
+
+def _cell(master: FileMaster, plan: Plan, result: CoreResult, costs: UnitCosts) -> CostCell:
+    said = MODELS[result.join].predict(_workload(master, result.skew), plan, costs)
+    return CostCell(
+        join=result.join,
+        memory=result.memory,
+        skew=result.skew,
+        predicted_rows_per_s=said.rows_per_s,
+        measured_rows_per_s=result.rows_per_s,
+        predicted_c_loop_s=said.c_loop_s,
+        measured_c_loop_s=result.seconds / max(result.loops, 1),
+        predicted_hit_share=said.loop.hit_share,
+        measured_hit_share=result.hit_share,
+        predicted_pages_per_row=said.loop.pages / said.loop.rows,
+        measured_pages_per_row=result.pages_per_row,
+        memory_bytes=parse_bytes(result.memory, of=master.data_bytes),
+        io=master.io,
+        verified=result.verified,
+    )
 
 
 def run_buffers(
@@ -176,7 +202,8 @@ def run_buffers(
     tell: Told = lambda line: None,
     clock: Clock | None = None,
 ) -> Iterator[BufferResult]:
-    """For joins with an option for the size of reads: every second value of its grid, measured."""
+    """For joins with an option for the size of reads: every second value of its grid, measured in
+    turns, so that a noisy machine hurts all alike."""
     clock = clock or SystemClock()
     with prepared(grid, workdir, tell=tell) as ground:
         master = ground.master
@@ -187,24 +214,30 @@ def run_buffers(
             values = list(model.grid(workload, size))[::2]
             if not values:
                 raise OptionError(f"{join} has no size of reads to vary", hint="leave it out")
-            predicted, measured, verified = [], [], True
-            for value in values:
-                tell(f"{join}, memory {memory}, skew {skew:g}, {model.tunes} {value}")
-                options = {model.tunes: value}
-                plan = model.plan(workload, size, costs, **options)
-                predicted.append(model.service_rate(workload, plan, costs))
-                cell = measure(
-                    ground,
-                    join=join,
-                    memory=memory,
-                    skew=skew,
-                    seconds=grid.cell_s,
-                    seed=grid.seed,
-                    clock=clock,
-                    **options,
+            plans = [model.plan(workload, size, costs, **{model.tunes: value}) for value in values]
+            predicted = [model.service_rate(workload, plan, costs) for plan in plans]
+            rounds: list[list[CoreResult]] = [[] for _ in values]
+            for turn, (found, value) in itertools.product(
+                range(ROUNDS), zip(rounds, values, strict=True)
+            ):
+                tell(
+                    f"[round {turn + 1}/{ROUNDS}] {join}, memory {memory}, skew {skew:g}, "
+                    f"{model.tunes} {value}"
                 )
-                measured.append(cell.rows_per_s)
-                verified = verified and cell.verified
+                found.append(
+                    measure(
+                        ground,
+                        join=join,
+                        memory=memory,
+                        skew=skew,
+                        seconds=grid.cell_s / ROUNDS,
+                        seed=grid.seed,
+                        clock=clock,
+                        **{model.tunes: value},
+                    )
+                )
+            measured = [statistics.median(one.rows_per_s for one in found) for found in rounds]
+            verified = all(one.verified for found in rounds for one in found)
             said = max(range(len(values)), key=lambda i: predicted[i])
             best = max(range(len(values)), key=lambda i: measured[i])
             yield BufferResult(

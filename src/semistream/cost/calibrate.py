@@ -19,7 +19,8 @@ import platform
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,9 @@ from semistream.kernels.timing import read_only_runs
 from semistream.store.build import build_master
 from semistream.store.file import IO_MODES, FileMaster, open_master
 
-ROWS = 500_000
-"""Rows of the master that joins are timed on: more than the processor's last cache holds."""
+ROWS = 1_000_000
+"""Rows of the master that joins are timed on: several times what the processor's last cache holds,
+or else reads of what is cached there would look cheap."""
 
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
@@ -74,6 +76,11 @@ MOST_FACTOR = 4.0
 
 KNOWN_WEIGHT = 100.0
 
+LEAST_HELD_BYTES = 4_000_000
+"""Results that are kept before somebody looks at them, or half of a join's memory."""
+
+LINE_BYTES = 64
+
 PRIOR = Costs(
     read=5e-9,
     append=4e-8,
@@ -99,6 +106,7 @@ class Timed:
     """A short run of a join: what it did, and how long it took."""
 
     join: str
+    size: int
     loop: Loop
     seconds: float
 
@@ -205,12 +213,16 @@ def calibrate(
     sizes: Sequence[int] = SIZES,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Calibration:
-    """Measure this machine; `folder` says on which disk.
+    """Measure this machine; `folder` says on which disk."""
+    with join_timer(folder, tell=tell) as timer:
+        return timer.calibration(sizes=sizes, tell=tell)
 
-    Joins are timed by the processor's time, which other programs disturb least: what they read here
-    is in the operating system's cache.
-    """
-    clock = ProcessorClock()
+
+@contextmanager
+def join_timer(
+    folder: Path | None = None, *, tell: Callable[[str], None] = lambda line: None
+) -> Iterator[JoinTimer]:
+    """A master to time joins on, in a folder that is removed afterwards."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-calibration-") as made:
         path = Path(made) / "calibration.master"
         build_master(path, _master_rows(), "key")
@@ -220,38 +232,75 @@ def calibrate(
                 read[io] = measure_reads(master, SystemClock())
             tell(f"{io} reads: {read[io].request_s * 1e6:.1f} µs a request, "
                  f"{read[io].page_s * 1e6:.2f} µs a page")  # fmt: skip
-        fitted: list[tuple[int, Costs]] = []
-        own: dict[str, list[tuple[int, Costs]]] = {run.join: [] for run in RUNS}
-        errors: dict[str, float] = {}
         with open_master(path) as master:
-            streams = {skew: _stream(master, skew) for skew in {run.skew for run in RUNS}}
-            first = UnitCosts(((1, PRIOR),), read)
-            for run in RUNS:  # all that they call is loaded or compiled
-                _time(master, run, min(sizes), streams[run.skew], clock, 0.0, first)
-            for size in sorted(sizes):
-                tell(f"joins with {size:,} bytes")
-                timed = []
-                for run in RUNS:
-                    try:
-                        timed.append(
-                            _time(master, run, size, streams[run.skew], clock, RUN_S, first)
-                        )
-                    except BudgetError:  # a join that needs more than this size
-                        continue
-                # A call costs the same at every size, and is seen best where there are most.
-                known = {"call": fitted[0][1].call} if fitted else {}
-                costs, off = fit(timed, read["buffered"], known)
-                fitted.append((size, costs))
-                errors[str(size)] = off
-                tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
-                for join, found in own.items():
-                    runs = [one for one in timed if one.join == join]
-                    if runs:
-                        of_join, _ = fit(runs, read["buffered"], usual=costs, weight=OWN_WEIGHT)
-                        found.append((size, of_join))
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    joins = {join: tuple(sized) for join, sized in own.items() if sized}
-    return Calibration(UnitCosts(tuple(fitted), read, joins=joins), host(), today, errors)
+            yield JoinTimer(master, read)
+
+
+class JoinTimer:
+    """Times short runs of joins.
+
+    By the processor's time, which other programs disturb least: what joins read here is in the
+    operating system's cache.
+    """
+
+    def __init__(self, master: FileMaster, read: Mapping[str, ReadCost]) -> None:
+        self._master = master
+        self._read = dict(read)
+        self._clock = ProcessorClock()
+        self._streams = {skew: _stream(master, skew) for skew in {run.skew for run in RUNS}}
+        self._loaded: set[str] = set()
+
+    def times(self, join: str, size: int) -> list[Timed]:
+        """All runs of a join with this memory; none where it needs more."""
+        first = UnitCosts(((1, PRIOR),), self._read)
+        runs = [run for run in RUNS if run.join == join]
+
+        def timed(run: Run, memory: int, seconds: float) -> Timed:
+            stream = self._streams[run.skew]
+            return _time(self._master, run, memory, stream, self._clock, seconds, first)
+
+        if join not in self._loaded:  # what it calls is loaded or compiled first
+            self._loaded.add(join)
+            for run in runs:
+                timed(run, max(SIZES), 0.0)
+        try:
+            return [timed(run, size, RUN_S) for run in runs]
+        except BudgetError:
+            return []
+
+    def calibration(
+        self, *, sizes: Sequence[int] = SIZES, tell: Callable[[str], None] = lambda line: None
+    ) -> Calibration:
+        """The unit costs of all joins, and of each."""
+        fitted: list[tuple[int, Costs]] = []
+        own: dict[str, list[Timed]] = {join: [] for join in MODELS}
+        errors: dict[str, float] = {}
+        for size in sorted(sizes):
+            tell(f"joins with {size:,} bytes")
+            timed = [one for join in MODELS for one in self.times(join, size)]
+            # A call costs the same at every size, and is seen best where there are most.
+            known = {"call": fitted[0][1].call} if fitted else {}
+            costs, off = fit(timed, self._read["buffered"], known)
+            fitted.append((size, costs))
+            errors[str(size)] = off
+            tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
+            for one in timed:
+                own[one.join].append(one)
+        today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+        found = UnitCosts(tuple(fitted), self._read)
+        for join, runs in own.items():
+            found = self.with_own(found, join, runs)
+        return Calibration(found, host(), today, errors)
+
+    def with_own(self, costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
+        """Costs in which those of one join explain these runs of it."""
+        sized = []
+        for size, usual in costs.sizes:
+            here = [one for one in runs if one.size == size]
+            if here:
+                found, _ = fit(here, self._read["buffered"], usual=usual, weight=OWN_WEIGHT)
+                sized.append((size, found))
+        return replace(costs, joins={**costs.joins, join: tuple(sized)}) if sized else costs
 
 
 # Reads.
@@ -264,10 +313,11 @@ def measure_reads(master: FileMaster, clock: Clock) -> ReadCost:
     for length in READ_LENGTHS:
         length = min(length, max(master.pages // 2, 1))
         count = max(2048 // length, 64)
-        starts = generator.integers(0, max(master.pages - length, 1), count)
-        runs = np.stack([starts, np.full(count, length)], axis=1).astype(np.int64)
         best = np.inf
         for _ in range(SLICES):
+            # Others every time: what was read a moment ago is in the processor's caches.
+            starts = generator.integers(0, max(master.pages - length, 1), count)
+            runs = np.stack([starts, np.full(count, length)], axis=1).astype(np.int64)
             reader = master.reader(READ_BUFFER_PAGES)
             try:
                 begin = clock.now_ns()
@@ -298,6 +348,7 @@ def _time(
     costs: UnitCosts,
 ) -> Timed:
     """One of the best slices of a warm join."""
+    size = memory
     if run.join == "memoryjoin":
         memory += 2 * master.data_bytes
     model = MODELS[run.join]
@@ -318,21 +369,21 @@ def _time(
         calls = _calls(operator, stream.batches)
         _warm_up(operator, calls, master.pages if seconds else 0, clock)
         if not seconds:
-            return _slice(operator, run, said, calls, clock, 0.0)
+            return _slice(operator, run.join, size, said, calls, clock, 0.0)
         begin = clock.now_ns()
         slices: list[Timed] = []
         while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
-            slices.append(_slice(operator, run, said, calls, clock, seconds / SLICES))
+            slices.append(_slice(operator, run.join, size, said, calls, clock, seconds / SLICES))
     # What disturbs a slice makes it slower, never faster; the very best may have had luck.
     slices.sort(key=lambda one: one.seconds / one.loop.rows)
     return slices[len(slices) // 4]
 
 
-def _warm_up(operator: Operator, calls: Iterator[bool], pages: int, clock: Clock) -> None:
+def _warm_up(operator: Operator, calls: _Calls, pages: int, clock: Clock) -> None:
     """Feed until the memory is full and one pass over the master has gone by, if time allows."""
     begin, full_at = clock.now_ns(), -1
     while True:
-        refused = next(calls)
+        refused, _ = next(calls)
         read, spent = operator.stats.pages_read, (clock.now_ns() - begin) / 1e9
         if refused and full_at < 0:
             full_at = read
@@ -342,21 +393,22 @@ def _warm_up(operator: Operator, calls: Iterator[bool], pages: int, clock: Clock
             return
 
 
-def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> Iterator[bool]:
-    """Offers a stream for ever; each turn is a push and, if rows were refused (True), a step."""
+_Calls = Iterator[tuple[bool, pa.RecordBatch | None]]
+"""Whether rows were refused in a round of calls, and its results."""
+
+
+def _calls(operator: Operator, stream: Sequence[pa.RecordBatch]) -> _Calls:
+    """Offers a stream for ever; each turn is a push and, if rows were refused, a step."""
     for batch in cycle(stream):
         rest = batch
         while rest.num_rows:
             accepted = operator.push(rest)
             rest = rest.slice(accepted)
-            if rest.num_rows:
-                operator.step()
-            else:
-                operator.take()
-            yield rest.num_rows > 0
+            refused = rest.num_rows > 0
+            yield refused, operator.step() if refused else operator.take()
 
 
-def _to_loop_end(operator: Operator, calls: Iterator[bool], clock: Clock) -> None:
+def _to_loop_end(operator: Operator, calls: _Calls, clock: Clock) -> None:
     begin, loops = clock.now_ns(), operator.loops
     while operator.loops == loops and (clock.now_ns() - begin) / 1e9 < LONGEST_LOOP_S:
         next(calls)
@@ -364,29 +416,51 @@ def _to_loop_end(operator: Operator, calls: Iterator[bool], clock: Clock) -> Non
 
 def _slice(
     operator: Operator,
-    run: Run,
+    join: str,
+    size: int,
     said: Loop,
-    calls: Iterator[bool],
+    calls: _Calls,
     clock: Clock,
     seconds: float,
 ) -> Timed:
     if seconds:
         _to_loop_end(operator, calls, clock)
     before = operator.stats
-    begin = clock.now_ns()
+    held, held_bytes, took_s, begin = [], 0, 0.0, clock.now_ns()
+    most_held = max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2)
     while True:
         now = operator.loops
-        next(calls)
-        took = (clock.now_ns() - begin) / 1e9
-        if took < seconds or operator.stats.rows_in == before.rows_in:
-            continue
+        _, results = next(calls)
+        if results is not None:
+            held.append(results)
+            held_bytes += results.nbytes
+        spent_s = (clock.now_ns() - begin) / 1e9
+        enough = took_s + spent_s >= seconds and operator.stats.rows_in > before.rows_in
         # Whole loops: a join may do one thing at first and another later in each of them.
-        if operator.loops > now or took >= LONGEST_LOOP_S:
+        done = enough and (operator.loops > now or took_s + spent_s >= LONGEST_LOOP_S)
+        if done or held_bytes >= most_held:
+            took_s += spent_s
+            _look_at(held)
+            held, held_bytes, begin = [], 0, clock.now_ns()
+        if done:
             break
     after = operator.stats
     did = after.since(before)
     rows = max(float(did.rows_in - after.rows_waiting + before.rows_waiting), 1.0)
-    return Timed(run.join, seen(said, did, rows), took)
+    return Timed(join, size, seen(said, did, rows), took_s)
+
+
+def _look_at(results: Sequence[pa.RecordBatch]) -> None:
+    """What whoever takes results does, and no join is charged for.
+
+    Results that nobody looks at would be written again and again to the same few places, which
+    stay in the processor's caches; and whoever looks at them needs these caches himself.
+    """
+    for batch in results:
+        for column in batch.columns:
+            for buffer in column.buffers():
+                if buffer is not None and buffer.size:
+                    np.frombuffer(buffer, np.uint8)[::LINE_BYTES].max()
 
 
 def seen(said: Loop, did: JoinStats, rows: float) -> Loop:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -25,7 +26,7 @@ from semistream.cli.options import (
 from semistream.core.budget import format_bytes
 from semistream.core.clock import Clock, ProcessorClock, SystemClock
 from semistream.core.errors import OptionError
-from semistream.cost.calibrate import Calibration, calibrate
+from semistream.cost.calibrate import Calibration, JoinTimer, join_timer
 from semistream.cost.units import UnitCosts
 from semistream.joins.registry import JOINS
 from semistream.store.file import IO_MODES
@@ -42,6 +43,7 @@ class Setting:
     folder: Path
     clock: Clock
     costs: UnitCosts
+    timer: JoinTimer | None
 
 
 def grid_command(
@@ -71,8 +73,9 @@ def grid_command(
                 rows=rows, memories=memory, skews=skew, joins=chosen, io=io, seconds=seconds
             )
             folder, clock = workdir or default_workdir(), _clock(cpu_time, io)
-            setting = Setting(grid, folder, clock, _costs(calibration, folder))
-            click.get_current_context().exit(0 if function(setting, **own) else 1)
+            with _costs(calibration, folder) as (costs, timer):
+                good = function(Setting(grid, folder, clock, costs, timer), **own)
+            click.get_current_context().exit(0 if good else 1)
 
         made: Any = json_option(run)
         for option in (
@@ -124,12 +127,16 @@ def _clock(cpu_time: bool, io: str) -> Clock:
     return ProcessorClock() if cpu_time else SystemClock()
 
 
-def _costs(calibration: Path | None, folder: Path) -> UnitCosts:
+@contextmanager
+def _costs(calibration: Path | None, folder: Path) -> Iterator[tuple[UnitCosts, JoinTimer | None]]:
+    """Unit costs that are kept in a file, or those of now with what measures them again."""
     if calibration is not None:
-        return Calibration.load(calibration).costs
+        yield Calibration.load(calibration).costs, None
+        return
     render.note("unit costs of this machine")
     folder.mkdir(parents=True, exist_ok=True)
-    return calibrate(folder, tell=render.note).costs
+    with join_timer(folder, tell=render.note) as timer:
+        yield timer.calibration(tell=render.note).costs, timer
 
 
 @grid_command("cost-models", joins="all", memory="1%,5%,10%", skew="0,1")
@@ -140,6 +147,8 @@ def _costs(calibration: Path | None, folder: Path) -> UnitCosts:
 def run_cost_models_command(setting: Setting, settle: float, as_json: bool) -> bool:
     """Compare predicted with measured rates and c_loop of every join.
 
+    Without --calibration the costs of each join are measured again before and after its cells.
+
     Ends with code 1 if a result is not what DuckDB's join gives, if the median error is above
     15 %, or any above 40 %.
     """
@@ -148,6 +157,7 @@ def run_cost_models_command(setting: Setting, settle: float, as_json: bool) -> b
         setting.grid,
         setting.folder,
         setting.costs,
+        timer=setting.timer,
         settle_s=settle,
         tell=render.note,
         clock=setting.clock,
