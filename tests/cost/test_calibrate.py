@@ -12,7 +12,16 @@ from semistream.core.errors import OptionError
 from semistream.core.stats import JoinStats
 from semistream.cost import MODELS, Costs, Loop, ReadCost
 from semistream.cost import calibrate as module
-from semistream.cost.calibrate import Calibration, Run, Timed, calibrate, fit, nonnegative, seen
+from semistream.cost.calibrate import (
+    Calibration,
+    Run,
+    Timed,
+    calibrate,
+    fit,
+    nonnegative,
+    seen,
+    with_own,
+)
 from semistream.cost.units import COST_NAMES, UnitCosts, counted
 
 READ = ReadCost(1e-6, 1e-6)
@@ -65,6 +74,19 @@ def test_a_join_that_is_slower_in_all_gets_costs_of_its_own() -> None:
     assert off < 0.01
     for name in ("append", "find", "result", "look_up"):
         assert getattr(own, name) == pytest.approx(3 * getattr(module.PRIOR, name), rel=0.05)
+
+
+def test_costs_of_one_join_can_be_measured_again() -> None:
+    loop = Loop(rows=1e6, waits=1e6, results=1e6, looked_up=1e6, pages=1e4, requests=1e3, calls=50)
+    before = UnitCosts(((1, module.PRIOR), (9, module.PRIOR)), {"buffered": READ})
+    took = before.loop_s(loop, 9, "buffered", by_index=True)
+    runs = [Timed("hybridjoin", 1, loop, took), Timed("hybridjoin", 9, loop, 2 * took)]
+    after = with_own(before, "hybridjoin", runs)
+    for size, factor in ((1, 1), (9, 2)):
+        own = after.loop_s(loop, size, "buffered", by_index=True, join="hybridjoin")
+        assert own == pytest.approx(factor * took, rel=0.02)
+    assert after.loop_s(loop, 9, "buffered", by_index=True, join="cachejoin") == took
+    assert with_own(before, "hybridjoin", []) == before
 
 
 def test_counts_of_a_run_follow_what_was_seen() -> None:

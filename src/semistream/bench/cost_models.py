@@ -25,7 +25,7 @@ from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, UnitCosts, Workload
-from semistream.cost.calibrate import JoinTimer, Timed
+from semistream.cost.calibrate import JoinTimer, Timed, with_own
 from semistream.cost.model import Plan
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
@@ -163,7 +163,7 @@ def run_cells(
                     continue
                 done.append((plan, result))
             timed += _times(timer, join, costs)
-            now = costs if timer is None else timer.with_own(costs, join, timed)
+            now = with_own(costs, join, timed)
             for plan, result in done:
                 yield _cell(ground.master, plan, result, now)
 

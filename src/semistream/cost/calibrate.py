@@ -289,18 +289,19 @@ class JoinTimer:
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
         found = UnitCosts(tuple(fitted), self._read)
         for join, runs in own.items():
-            found = self.with_own(found, join, runs)
+            found = with_own(found, join, runs)
         return Calibration(found, host(), today, errors)
 
-    def with_own(self, costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
-        """Costs in which those of one join explain these runs of it."""
-        sized = []
-        for size, usual in costs.sizes:
-            here = [one for one in runs if one.size == size]
-            if here:
-                found, _ = fit(here, self._read["buffered"], usual=usual, weight=OWN_WEIGHT)
-                sized.append((size, found))
-        return replace(costs, joins={**costs.joins, join: tuple(sized)}) if sized else costs
+
+def with_own(costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
+    """Costs in which those of one join explain these runs of it, as far as there are any."""
+    sized = []
+    for size, usual in costs.sizes:
+        here = [one for one in runs if one.size == size]
+        if here:
+            found, _ = fit(here, costs.read["buffered"], usual=usual, weight=OWN_WEIGHT)
+            sized.append((size, found))
+    return replace(costs, joins={**costs.joins, join: tuple(sized)}) if sized else costs
 
 
 # Reads.
