@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -70,10 +71,33 @@ def test_a_join_that_is_slower_in_all_gets_costs_of_its_own() -> None:
     common = UnitCosts(((1, module.PRIOR),), {"buffered": READ})
     usual = common.busy_s(loop, 1, by_index=True)
     reading = common.io_s(loop, "buffered")
-    own, off = fit([Timed("hybridjoin", 1, loop, 3 * usual + reading)], READ, usual=module.PRIOR)
-    assert off < 0.01
+    found = with_own(common, "hybridjoin", [Timed("hybridjoin", 1, loop, 3 * usual + reading)])
+    own = found.at(1, "hybridjoin")
     for name in ("append", "find", "result", "look_up"):
         assert getattr(own, name) == pytest.approx(3 * getattr(module.PRIOR, name), rel=0.05)
+
+
+def test_runs_of_two_sizes_tell_pages_from_rows() -> None:
+    def loop(pages: float) -> Loop:
+        return Loop(
+            rows=1e6, waits=1e6, results=1e6, looked_up=1e6, pages=pages, requests=1e3, calls=50
+        )
+
+    common = UnitCosts(((1, module.PRIOR), (9, module.PRIOR)), {"buffered": READ})
+    dear = replace(module.PRIOR, page=5 * module.PRIOR.page)
+    truth = UnitCosts(((1, dear),), {"buffered": READ})
+
+    def took(pages: float) -> float:
+        return truth.loop_s(loop(pages), 1, "buffered", by_index=True)
+
+    runs = [
+        Timed("hybridjoin", 1, loop(5e5), took(5e5)),
+        Timed("hybridjoin", 9, loop(2e4), took(2e4)),
+    ]
+    found = with_own(common, "hybridjoin", runs)
+    for size in (1, 9):
+        own = found.loop_s(loop(2e5), size, "buffered", by_index=True, join="hybridjoin")
+        assert own == pytest.approx(took(2e5), rel=0.15)
 
 
 def test_costs_of_one_join_can_be_measured_again() -> None:
@@ -110,6 +134,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
         patch.setattr(module, "RUN_S", 0.03)
         patch.setattr(module, "WARM_S", 0.01)
         patch.setattr(module, "RUNS", (Run("meshjoin"), Run("hybridjoin"), Run("memoryjoin")))
+        patch.setattr(module, "OTHER_RUNS", (Run("hybridjoin", 0.0, {"partition_pages": 2}),))
         return calibrate(tmp_path_factory.mktemp("calibration"), sizes=(1_000_000,))
 
 

@@ -177,7 +177,7 @@ def test_unit_costs_between_sizes() -> None:
     low, high = (Costs(*([value] * len(COST_NAMES))) for value in (1.0, 3.0))
     costs = UnitCosts(((100, low), (10_000, high)), {"buffered": ReadCost(1.0, 2.0)})
     assert costs.at(1).read == 1.0
-    assert costs.at(1000).read == pytest.approx(2.0)
+    assert costs.at(5050).read == pytest.approx(2.0)
     assert costs.at(10**9).read == 3.0
     assert costs.read["buffered"](3) == 7.0
     own = replace(costs, joins={"ssij": ((1, high),)})

@@ -25,7 +25,7 @@ from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, UnitCosts, Workload
-from semistream.cost.calibrate import JoinTimer, Timed, with_own
+from semistream.cost.calibrate import RUNS, JoinTimer, Timed, with_own
 from semistream.cost.model import Plan
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
@@ -171,7 +171,8 @@ def run_cells(
 def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
     if timer is None:
         return []
-    return [one for size, _ in costs.sizes for one in timer.times(join, size)]
+    runs = [run for run in RUNS if run.join == join]
+    return [one for size, _ in costs.sizes for one in timer.times(runs, size)]
 
 
 def _cell(master: FileMaster, plan: Plan, result: CoreResult, costs: UnitCosts) -> CostCell:

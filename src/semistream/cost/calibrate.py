@@ -19,7 +19,7 @@ import platform
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
@@ -68,13 +68,15 @@ OWN_WEIGHT = 0.2
 """The same for the costs of one join, which has few runs: there the guess is that of all joins."""
 
 LEAST_OF_PRIOR = 0.3
-"""A guess is not below this part of what is usual: runs may have found nothing for a cost that
-they cannot tell from others."""
+"""A guess is not below this part of what is usual."""
 
 MOST_FACTOR = 4.0
 """All costs together are not further off what is usual: more than that is one of them."""
 
 KNOWN_WEIGHT = 100.0
+
+LEAST_BUSY = 0.05
+"""A join works for at least this part of its time, whatever its reads seem to take."""
 
 LEAST_HELD_BYTES = 4_000_000
 """Results that are kept before somebody looks at them, or half of a join's memory."""
@@ -101,6 +103,9 @@ PRIOR = Costs(
 """What each unit cost is about, on machines of the last years."""
 
 
+_Floats = npt.NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class Timed:
     """A short run of a join: what it did, and how long it took."""
@@ -120,11 +125,14 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-RUNS = (
-    *(Run(join, skew) for join in MODELS for skew in SKEWS),
+RUNS = tuple(Run(join, skew) for join in MODELS for skew in SKEWS)
+"""Runs of each join as it is without options: they tell its own costs."""
+
+OTHER_RUNS = (
     Run("meshjoin", SKEWS[0], {"chunk": 65_536}),
     Run("hybridjoin", SKEWS[0], {"partition_pages": 8}),
 )
+"""With other sizes of reads: they help to tell the costs of all joins apart."""
 
 
 @dataclass(frozen=True)
@@ -250,23 +258,21 @@ class JoinTimer:
         self._streams = {skew: _stream(master, skew) for skew in {run.skew for run in RUNS}}
         self._loaded: set[str] = set()
 
-    def times(self, join: str, size: int) -> list[Timed]:
-        """All runs of a join with this memory; none where it needs more."""
+    def times(self, runs: Sequence[Run], size: int) -> list[Timed]:
+        """Runs of joins with this memory; those are left out that need more."""
+        done = []
+        for run in runs:
+            if run.join not in self._loaded:  # what it calls is loaded or compiled first
+                self._loaded.add(run.join)
+                self._time(run, max(SIZES), 0.0)
+            with suppress(BudgetError):
+                done.append(self._time(run, size, RUN_S))
+        return done
+
+    def _time(self, run: Run, size: int, seconds: float) -> Timed:
         first = UnitCosts(((1, PRIOR),), self._read)
-        runs = [run for run in RUNS if run.join == join]
-
-        def timed(run: Run, memory: int, seconds: float) -> Timed:
-            stream = self._streams[run.skew]
-            return _time(self._master, run, memory, stream, self._clock, seconds, first)
-
-        if join not in self._loaded:  # what it calls is loaded or compiled first
-            self._loaded.add(join)
-            for run in runs:
-                timed(run, max(SIZES), 0.0)
-        try:
-            return [timed(run, size, RUN_S) for run in runs]
-        except BudgetError:
-            return []
+        stream = self._streams[run.skew]
+        return _time(self._master, run, size, stream, self._clock, seconds, first)
 
     def calibration(
         self, *, sizes: Sequence[int] = SIZES, tell: Callable[[str], None] = lambda line: None
@@ -277,10 +283,11 @@ class JoinTimer:
         errors: dict[str, float] = {}
         for size in sorted(sizes):
             tell(f"joins with {size:,} bytes")
-            timed = [one for join in MODELS for one in self.times(join, size)]
+            timed = self.times(RUNS, size)
             # A call costs the same at every size, and is seen best where there are most.
             known = {"call": fitted[0][1].call} if fitted else {}
-            costs, off = fit(timed, self._read["buffered"], known)
+            others = self.times(OTHER_RUNS, size)
+            costs, off = fit([*timed, *others], self._read["buffered"], known)
             fitted.append((size, costs))
             errors[str(size)] = off
             tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
@@ -294,14 +301,27 @@ class JoinTimer:
 
 
 def with_own(costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
-    """Costs in which those of one join explain these runs of it, as far as there are any."""
+    """Costs in which those of one join explain these runs of it, if there are any.
+
+    Each is that of all joins times a factor, the same at every size of memory: what a page and what
+    a row costs is told apart best by runs that differ in size. One more factor for each size, for
+    all of its costs, makes up for the rest.
+    """
+    usual = dict(costs.sizes)
+    runs = [one for one in runs if one.size in usual]
+    if not runs:
+        return costs
+    prior = np.array([_usual(usual[one.size]) for one in runs])
+    counts, target = _counts(runs, costs.read["buffered"])
+    scale = _scale(counts * prior, target, OWN_WEIGHT)
+    left = target / (counts * prior @ scale)
     sized = []
-    for size, usual in costs.sizes:
-        here = [one for one in runs if one.size == size]
-        if here:
-            found, _ = fit(here, costs.read["buffered"], usual=usual, weight=OWN_WEIGHT)
-            sized.append((size, found))
-    return replace(costs, joins={**costs.joins, join: tuple(sized)}) if sized else costs
+    for size, common in costs.sizes:
+        here = left[[one.size == size for one in runs]]
+        if len(here):
+            own = scale * float(np.exp(np.log(here).mean())) * _usual(common)
+            sized.append((size, Costs(*own.tolist())))
+    return replace(costs, joins={**costs.joins, join: tuple(sized)})
 
 
 # Reads.
@@ -494,43 +514,67 @@ def seen(said: Loop, did: JoinStats, rows: float) -> Loop:
 
 
 def fit(
-    timed: Sequence[Timed],
-    read: ReadCost,
-    known: Mapping[str, float] | None = None,
-    *,
-    usual: Costs = PRIOR,
-    weight: float = PRIOR_WEIGHT,
+    timed: Sequence[Timed], read: ReadCost, known: Mapping[str, float] | None = None
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
-    Relative errors count. All costs are `usual` ones times one factor at first; then each moves as
-    the runs want it. Where runs cannot tell two costs apart, they stay near that, which has
-    `weight` of a run's. `known` ones stay what they are.
+    `known` ones stay what they are.
     """
+    counts, target = _counts(timed, read)
+    prior = _usual(PRIOR)
+    scale = _scale(counts * prior, target, PRIOR_WEIGHT, known=known, prior=prior)
+    off = np.abs(counts * prior @ scale - target)
+    return Costs(*(scale * prior).tolist()), float(np.median(off))
+
+
+def _counts(timed: Sequence[Timed], read: ReadCost) -> tuple[_Floats, _Floats]:
+    """How often each unit cost occurs in a second of each run, and the share of that second which
+    they have to explain: all but the reads."""
     rows, busy = [], []
     for one in timed:
-        by_index = MODELS[one.join].by_index
-        counts = counted(one.loop, by_index=by_index)
-        io = one.loop.requests * read.request_s + one.loop.pages * read.page_s
+        counts = counted(one.loop, by_index=MODELS[one.join].by_index)
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
-        busy.append(1 - io / one.seconds)
-    prior = np.array([getattr(usual, name) for name in COST_NAMES])
+        busy.append(1 - read_s(one.loop, read) / one.seconds)
+    return np.array(rows), np.maximum(np.array(busy), LEAST_BUSY)
+
+
+def read_s(loop: Loop, read: ReadCost) -> float:
+    """Seconds that the reads of a loop take."""
+    return loop.requests * read.request_s + loop.pages * read.page_s
+
+
+def _usual(costs: Costs) -> _Floats:
+    """Costs as an array. None is below a part of what is usual: runs may have found nothing for a
+    cost that they cannot tell from others."""
     least = np.array([getattr(PRIOR, name) for name in COST_NAMES])
-    prior = np.maximum(prior, LEAST_OF_PRIOR * least)
-    target = np.array(busy)
-    factor = float(np.median(target / (np.array(rows) @ prior)))
-    prior *= min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR)
-    matrix = np.array(rows) * prior
-    weights, expected = np.full(len(prior), weight), np.ones(len(prior))
+    return np.maximum([getattr(costs, name) for name in COST_NAMES], LEAST_OF_PRIOR * least)
+
+
+def _scale(
+    matrix: _Floats,
+    target: _Floats,
+    weight: float,
+    *,
+    known: Mapping[str, float] | None = None,
+    prior: _Floats | None = None,
+) -> _Floats:
+    """Factors, none below zero, by which the columns of the matrix add up to the target.
+
+    Relative errors count. All are one and the same at first; then each moves as the runs want it.
+    Where runs cannot tell two apart, they stay near that, which has `weight` of a run's.
+    """
+    factor = float(np.median(target / matrix.sum(axis=1)))
+    factor = min(max(factor, 1 / MOST_FACTOR), MOST_FACTOR)
+    matrix = matrix * factor
+    weights, expected = np.full(matrix.shape[1], weight), np.ones(matrix.shape[1])
     for name, value in (known or {}).items():
         at = COST_NAMES.index(name)
-        weights[at], expected[at] = KNOWN_WEIGHT, value / prior[at]
-    scale = nonnegative(
+        assert prior is not None
+        weights[at], expected[at] = KNOWN_WEIGHT, value / (factor * prior[at])
+    found = nonnegative(
         np.concatenate([matrix, np.diag(weights)]), np.concatenate([target, weights * expected])
     )
-    off = np.abs(matrix @ scale - target)
-    costs = dict(zip(COST_NAMES, (scale * prior).tolist(), strict=True))
-    return Costs(**costs), float(np.median(off))
+    return found * factor
 
 
 def nonnegative(

@@ -27,6 +27,10 @@ from semistream.joins.sweepjoin import (
     RUNS_IN_BUFFER,
 )
 
+REFUSED_SHARE = 0.5
+"""Keys beyond those that the inequality wants, as a share of them: the join counts as wanted also
+what it refused in a sweep, and grows its cache for it; measured."""
+
 
 class SweepJoinModel(CostModel):
     """A loop is a sweep: with P rows in the pool 2·P rows wait for it, since each waits half.
@@ -78,7 +82,7 @@ class SweepJoinModel(CostModel):
         most = min(0.95 * room / record, asked.count)
         keys = intake.rising_root(surplus, 0.0, most) if surplus(0.5) < 0 else 0.0
         least = min(room / 50 / record, asked.count)
-        keys = max(keys, least)
+        keys = max(min((1 + REFUSED_SHARE) * keys, most), least)
         return keys, asked.top(keys), max(room - keys * record, 66 * slot) / slot
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:

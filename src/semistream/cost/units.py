@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
-from math import log
 from typing import Any
 
 
@@ -124,8 +123,8 @@ class UnitCosts:
     """The unit costs of a machine: `Costs` at some sizes of memory, and c_IO by way of reading.
 
     Memory that does not fit the processor's caches is slower; between two sizes costs are
-    interpolated by the logarithm of the size, beyond them they stay as they are. `joins` has costs
-    of single joins, where their own runs told more than those of all joins together.
+    interpolated, beyond them they stay as they are. `joins` has costs of single joins, where their
+    own runs told more than those of all joins together.
     """
 
     sizes: SizedCosts
@@ -140,7 +139,7 @@ class UnitCosts:
             return sizes[0][1]
         for (low, below), (high, above) in pairwise(sizes):
             if memory_bytes <= high:
-                share = log(memory_bytes / low) / log(high / low)
+                share = (memory_bytes - low) / (high - low)
                 return Costs(
                     *(
                         (1 - share) * getattr(below, name) + share * getattr(above, name)
