@@ -49,7 +49,7 @@ or else reads of what is cached there would look cheap."""
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
 BATCH_ROWS = 65_536
-SIZES = (1_500_000, 10_000_000)
+SIZES = (1_500_000, 14_000_000)
 """Memories at which joins are timed: within the processor's nearest caches, and beyond them."""
 
 SKEWS = (0.1, 0.9)
@@ -58,7 +58,11 @@ SKEWS = (0.1, 0.9)
 SLICES = 5
 RUN_S = 0.08
 LONGEST_LOOP_S = 1.0
-WARM_S, LONGEST_WARM_S = 0.05, 2.0
+WARM_S, LONGEST_WARM_S = 0.05, 3.0
+LEAST_HITS, RISING = 0.05, 1.1
+MOST_PAGES_PER_ROW = 2.0
+"""A join that reads more is not at its usual work: next to no memory is left for rows."""
+
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 256
 PRIOR_WEIGHT = 0.02
@@ -267,7 +271,7 @@ class JoinTimer:
                 self._time(run, max(SIZES), 0.0)
             with suppress(BudgetError):
                 done.append(self._time(run, size, RUN_S))
-        return done
+        return [one for one in done if one.loop.pages <= MOST_PAGES_PER_ROW * one.loop.rows]
 
     def _time(self, run: Run, size: int, seconds: float) -> Timed:
         first = UnitCosts(((1, PRIOR),), self._read)
@@ -388,7 +392,8 @@ def _time(
     )
     with operator:
         calls = _calls(operator, stream.batches)
-        _warm_up(operator, calls, master.pages if seconds else 0, clock)
+        expected = bool(seconds) and said.hits > LEAST_HITS * said.rows
+        _warm_up(operator, calls, master.pages if seconds else 0, clock, hits_expected=expected)
         if not seconds:
             return _slice(operator, run.join, size, said, calls, clock, 0.0)
         begin = clock.now_ns()
@@ -400,16 +405,25 @@ def _time(
     return slices[len(slices) // 4]
 
 
-def _warm_up(operator: Operator, calls: _Calls, pages: int, clock: Clock) -> None:
-    """Feed until the memory is full and one pass over the master has gone by, if time allows."""
-    begin, full_at = clock.now_ns(), -1
+def _warm_up(
+    operator: Operator, calls: _Calls, pages: int, clock: Clock, *, hits_expected: bool
+) -> None:
+    """Feed until the memory is full, one pass over the master has gone by, and the next ones have
+    hardly more hits than those before where some are expected, if time allows."""
+    begin, at, hits = clock.now_ns(), -1, -1.0
+    before = operator.stats
     while True:
         refused, _ = next(calls)
-        read, spent = operator.stats.pages_read, (clock.now_ns() - begin) / 1e9
-        if refused and full_at < 0:
-            full_at = read
-        if spent >= LONGEST_WARM_S or (full_at >= 0 and read - full_at >= pages):
+        now, spent = operator.stats, (clock.now_ns() - begin) / 1e9
+        if refused and at < 0:
+            at = now.pages_read
+        if spent >= LONGEST_WARM_S:
             return
+        if at >= 0 and now.pages_read - at >= pages:
+            share = now.since(before).hit_share
+            if not hits_expected or 0 < share <= RISING * hits:
+                return
+            at, before, hits = now.pages_read, now, share
         if spent >= WARM_S and operator.name == "memoryjoin":
             return
 
