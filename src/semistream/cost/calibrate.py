@@ -1,4 +1,4 @@
-"""Unit costs of this machine, measured in a few seconds.
+"""Unit costs of this machine, measured in less than a minute.
 
 c_IO is measured by reading runs of pages and nothing else. All other unit costs are measured where
 they occur, in the joins: each of some short runs took so many seconds and did so much of everything
@@ -60,6 +60,9 @@ RUN_S = 0.08
 LONGEST_LOOP_S = 1.0
 WARM_S, LONGEST_WARM_S = 0.05, 3.0
 LEAST_HITS, RISING = 0.05, 1.1
+"""Where so many rows should be hits, a cache is filled until their share grows by less than this
+from pass to pass."""
+
 MOST_PAGES_PER_ROW = 2.0
 """A join that reads more is not at its usual work: next to no memory is left for rows."""
 
@@ -105,7 +108,6 @@ PRIOR = Costs(
     call=2e-4,
 )
 """What each unit cost is about, on machines of the last years."""
-
 
 _Floats = npt.NDArray[np.float64]
 
@@ -548,13 +550,9 @@ def _counts(timed: Sequence[Timed], read: ReadCost) -> tuple[_Floats, _Floats]:
     for one in timed:
         counts = counted(one.loop, by_index=MODELS[one.join].by_index)
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
-        busy.append(1 - read_s(one.loop, read) / one.seconds)
+        reading = one.loop.requests * read.request_s + one.loop.pages * read.page_s
+        busy.append(1 - reading / one.seconds)
     return np.array(rows), np.maximum(np.array(busy), LEAST_BUSY)
-
-
-def read_s(loop: Loop, read: ReadCost) -> float:
-    """Seconds that the reads of a loop take."""
-    return loop.requests * read.request_s + loop.pages * read.page_s
 
 
 def _usual(costs: Costs) -> _Floats:
