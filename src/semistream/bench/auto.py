@@ -8,6 +8,7 @@ over stream row and master row of every result, which is computed from the keys 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
@@ -122,7 +123,10 @@ def _cell(
         final = running[-1].operator.stats
     mine = rates.pop(AUTO)
     of_others = {
-        join: statistics.median(own / other for own, other in zip(mine, found, strict=True))
+        # A join with long loops may answer nothing in a turn.
+        join: statistics.median(
+            own / other if other else math.inf for own, other in zip(mine, found, strict=True)
+        )
         for join, found in rates.items()
     }
     best = min(of_others, key=lambda join: of_others[join])
