@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import semistream as ss
 from semistream.core.errors import CorruptPageError
-from semistream.kernels.reading import ADVISED, ASYNC, WORKERS
+from semistream.joins.api import run
+from semistream.kernels.reading import ADVISED, ASYNC, WARY, WORKERS
+from semistream.kernels.region import Region
+from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
 
@@ -87,3 +92,130 @@ def test_a_page_is_checked_once(master: FileMaster) -> None:
         pytest.raises(CorruptPageError, match="page 3 of"),
     ):
         list(ss.join(stream, again, "id"))
+
+
+# Windows: pages seen where the operating system has them.
+
+WIDE_ROWS, RUN = 40_000, 64
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Iterator[FileMaster]:
+    """About 2,200 pages in two shards, all in the operating system's cache."""
+    text = pa.array([f"{i:>200}" for i in range(WIDE_ROWS)])
+    rows = pa.table({"id": range(WIDE_ROWS), "text": text})
+    ss.build_master(tmp_path / "wide", rows, "id", page_size=4096, shards=2)
+    with ss.open_master(tmp_path / "wide") as opened:
+        yield opened
+
+
+def runs_of(master: FileMaster, step: int = RUN) -> list[tuple[int, int]]:
+    return [
+        (at, min(RUN, end - at))
+        for first, end in master.shard_ranges()
+        for at in range(first, end, step)
+    ]
+
+
+def read(found: reader.PageReader, runs: list[tuple[int, int]]) -> bool:
+    return bool(read_only_runs(found.ring.kernel, np.array(runs, np.int64)))
+
+
+def mapped_kib(path: Path) -> int:
+    """Memory of this process that shows files of a folder."""
+    total, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split(" ", 1)[0]:
+            inside = str(path) in line
+        elif inside and line.startswith("Rss:"):
+            total += int(line.split()[1])
+    return total
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_dense_pages_are_seen_and_not_copied(wide: FileMaster, changed: bool) -> None:
+    """Twice through the whole master, which fills no more memory than the reader was given."""
+    if changed:
+        row = pa.table({"id": [70], "text": ["new"]})
+        ss.apply_changes(wide.path, row.append_column("op", pa.array(["update"])))
+        wide = ss.open_master(wide.path)
+    buffer_pages = 1024
+    found = wide.reader(buffer_pages, windows=True)
+    assert found.buffer_bytes < buffer_pages * wide.page_bytes
+    assert read(found, 2 * runs_of(wide))
+    assert found.looks
+    windows = buffer_pages * wide.page_bytes - found.buffer_bytes
+    assert 0 < mapped_kib(wide.path) * 1024 <= windows
+    assert found.pages == 2 * wide.pages
+    found.close()
+
+
+def test_windows_are_opened_for_dense_stretches_only(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    few = [(at, 1) for at, _ in runs_of(wide, step=8)]
+    assert read(found, few)
+    assert not found.looks
+    assert mapped_kib(wide.path) == 0
+    found.close()
+
+
+def test_a_cold_cache_is_read_and_not_waited_for(wide: FileMaster) -> None:
+    """While requests are not in the operating system's cache, windows would have to wait."""
+    found = wide.reader(1024, windows=True)
+    found.ring.wary = WARY
+    runs = runs_of(wide)
+    assert read(found, runs[: WARY // 4])
+    assert not found.looks
+    assert 0 < found.ring.wary < WARY
+    found.close()
+
+
+def test_what_is_seen_is_checked_too(wide: FileMaster) -> None:
+    flip(wide, 3)
+    found = wide.reader(1024, windows=True)
+    assert not read(found, runs_of(wide))
+    assert "page 3 of" in str(found.error())
+    assert found.looks
+    found.close()
+
+
+def test_a_file_cut_short_is_named_through_windows(wide: FileMaster) -> None:
+    """Touching a mapped page that the file no longer has would end the process."""
+    with (wide.path / wide.manifest.shards[0].file).open("r+b") as opened:
+        opened.truncate(5 * wide.page_bytes)
+    found = wide.reader(1024, windows=True)
+    assert not read(found, runs_of(wide))
+    assert "page 5 is missing" in str(found.error())
+    found.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_join_through_windows_is_exact(wide: FileMaster, threads: int) -> None:
+    """With gaps between wanted pages, keys that are absent, and more rows than the pool holds."""
+    keys = np.random.default_rng(5).integers(0, WIDE_ROWS + 500, 200_000)
+    stream = pa.table({"id": keys, "n": np.arange(len(keys))})
+    operator = ss.make_join(
+        "sweepjoin",
+        wide,
+        on="id",
+        schema=stream.schema,
+        memory=f"{10 * threads}MB",
+        threads=threads,
+    )
+    with operator:
+        parts = list(run(operator, stream.to_batches(max_chunksize=50_000)))
+        if threads == 1:
+            assert operator._reader is not None
+            assert operator._reader.ring.view_end > 0
+    results = pa.Table.from_batches(parts)
+    assert sorted(results["n"].to_pylist()) == np.flatnonzero(keys < WIDE_ROWS).tolist()
+    expected = pc.utf8_lpad(results["id"].cast(pa.string()), 200)
+    assert results["text"].equals(expected)
+
+
+def test_released_memory_is_gone() -> None:
+    region = Region(1 << 20)
+    region.bytes[:] = 7
+    region.release(4096)
+    assert region.bytes[:4096].all()
+    assert not region.bytes[4096:].any()

@@ -23,6 +23,10 @@ from semistream.store.file import FileMaster
 GAP_BYTES = {"direct": 32_768, "buffered": 4096}
 """Gaps that are read through on today's disks: a separate request costs about as much."""
 
+SEEN_GAP = 6
+"""Gaps, in pages, where pages are seen through windows and not copied: in longer runs the memory of
+more rows is on its way at once."""
+
 BUFFER_PART, RUNS_IN_BUFFER = 10, 4
 """The read buffer is this part of the memory, and takes this many runs of the greatest length."""
 
@@ -147,7 +151,7 @@ class SweepJoin(IndexedJoin):
         self._longest_run = max(
             min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes), 1
         )
-        self._reader = master.reader(buffer_pages, measure=self.clock.real)
+        self._reader = master.reader(buffer_pages, measure=self.clock.real, windows=True)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
         self.bind_kernels()
@@ -201,13 +205,15 @@ class SweepJoin(IndexedJoin):
 
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
+        assert self._reader is not None
+        gap = max(self._gap_pages, SEEN_GAP if self._reader.looks else 0)
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(
                 self.waiting.state.kernel,
                 self.master.index.kernel,
                 self._position,
-                self._gap_pages,
+                gap,
                 self._longest_run,
                 room,
                 self.master.pages,

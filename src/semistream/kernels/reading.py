@@ -8,6 +8,9 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
   the joining thread, and that only when it has to wait.
 - `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
   it has not, it is told to fetch, and that is copied when its turn comes.
+  Where nearly every page of a stretch is wanted, and the cache has them, copying costs more than
+  all that is done with them: such stretches are *looked at* through two windows, a few pages of the
+  file mapped at a time, and nothing is copied.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
   cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
   can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
@@ -37,6 +40,9 @@ from semistream.kernels.memory import (
     sys_clock_gettime,
     sys_errno,
     sys_fadvise,
+    sys_getrusage,
+    sys_madvise,
+    sys_mmap,
     sys_pread,
     sys_preadv2,
     sys_read,
@@ -68,6 +74,22 @@ IOCB_WORDS, EVENT_WORDS = 8, 4
 WILL_NEED = 3
 NO_WAIT = 8
 
+READABLE, MAPPED_HERE, POPULATE = 1, 0x11, 22
+"""How a window is mapped: to be read, shared and at this address, with all pages at once."""
+
+OPENS, STAYS = 4, 2
+"""Windows are opened where one page in four of a stretch was asked for, and others follow while it
+is every second: those who see pages through windows ask for more in gaps. Mapping a page costs a
+sixth of copying one, wanted or not."""
+
+WARY = 64
+"""Requests that the operating system's cache must answer before windows are tried again."""
+
+BY_THREAD, MAJOR_FAULTS = 1, 72
+"""What the operating system counts for a thread, and where in that the fetched pages stand."""
+
+SEEN, UNSEEN, NO_WINDOW = 1, 0, -1
+
 PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
 
 RING = struct_type(
@@ -86,7 +108,12 @@ RING = struct_type(
     # the last requested, time spent asking and waiting, time spent joining what was read.
     "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
-    "error error_page error_number"
+    "error error_page error_number "
+    # Two windows, one behind the other: where they lie (0: there are none), pages of each. Which
+    # one was mapped last, the pages in it, the last request in it and in the other. Requests to go
+    # before one is mapped again. The stretch that is being read: its first page, and how many of
+    # its pages were asked for.
+    "windows window_pages side view_start view_end last_in_view last_in_other wary stretch asked"
 )
 """The state of reading; shared by the joining kernel and the workers."""
 
@@ -130,6 +157,26 @@ def stretch_end(ring: Any, request: int, page: int) -> int:
     return page
 
 
+@inlined
+def checked_pages(ring: Any, request: int) -> int:
+    """Check those pages of a request that were never read before: DONE or BAD_PAGE."""
+    if ring.checked == 0:
+        return DONE
+    first, target = load_i64(request + REQ_FIRST), load_i64(request + REQ_BUFFER)
+    for i in range(load_i64(request + REQ_COUNT)):
+        marks, bit = ring.checked + ((first + i) >> 3), np.uint8(1 << ((first + i) & 7))
+        if load_u8(marks) & bit != 0:
+            continue
+        page = target + i * ring.page_bytes
+        if not check_page(page, ring.page_bytes, place_at(ring, request, i)):
+            ring.error_page = first + i
+            return BAD_PAGE
+        # Another reader may set a bit beside it at the same time, and one be lost: then that page
+        # is checked once more.
+        store_u8(marks, np.uint8(load_u8(marks) | bit))
+    return DONE
+
+
 @kernel
 def read_rest(ring: Any, request: int) -> None:
     """Read what a request still lacks, check its pages, and note how that went."""
@@ -156,19 +203,8 @@ def read_rest(ring: Any, request: int) -> None:
             status = np.int64(CUT_SHORT)
             break
         done += got
-    if status == DONE and ring.checked != 0:
-        first = load_i64(request + REQ_FIRST)
-        for i in range(count):
-            marks, bit = ring.checked + ((first + i) >> 3), np.uint8(1 << ((first + i) & 7))
-            if load_u8(marks) & bit != 0:
-                continue
-            if not check_page(target + i * page_bytes, page_bytes, place_at(ring, request, i)):
-                ring.error_page = first + i
-                status = np.int64(BAD_PAGE)
-                break
-            # Another reader may set a bit beside it at the same time, and one be lost: then that
-            # page is checked once more.
-            store_u8(marks, np.uint8(load_u8(marks) | bit))
+    if status == DONE:
+        status = checked_pages(ring, request)
     store_i64(request + REQ_STATUS, status)
 
 
@@ -191,7 +227,10 @@ def start_reading(ring: Any, request: int, number: int) -> None:
                 lacking = True
                 sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
             page = end
-        if not lacking:
+        if lacking:
+            ring.wary = WARY
+        else:
+            ring.wary = max(ring.wary - 1, 0)
             read_rest(ring, request)
     elif ring.way == ASYNC:
         # Pages that do not follow those in the file are read when their turn comes.
@@ -231,10 +270,84 @@ def await_reading(ring: Any, request: int) -> None:
 
 
 @inlined
-def submit(ring: Any, first: int, count: int) -> bool:
-    """Ask for a run of pages of one shard; False while there is no room for it."""
-    if in_flight(ring) >= ring.depth:
+def fetched(ring: Any) -> int:
+    """Pages that the operating system had to fetch while this thread waited, ever."""
+    counts = ring.message + 24
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    return load_i64(counts + MAJOR_FAULTS)
+
+
+@inlined
+def open_window(ring: Any, request: int, shard_end: int) -> bool:
+    """Map the pages from a request's first on into the window that is not in use."""
+    first, size = load_i64(request + REQ_FIRST), ring.page_bytes
+    most, pages, place = min(ring.window_pages, shard_end - first), 1, place_at(ring, request, 0)
+    while pages < most and place_at(ring, request, pages) == place + pages:
+        pages += 1
+    if pages < load_i64(request + REQ_COUNT):
         return False
+    side = 1 - ring.side
+    start = ring.windows + side * ring.window_pages * size
+    file = np.int32(load_i64(request + REQ_FILE))
+    mapped = sys_mmap(
+        start, pages * size, np.int32(READABLE), np.int32(MAPPED_HERE), file, place * size
+    )
+    if mapped != start:
+        # What lies there now is not known: it must not be mapped over.
+        ring.window_pages = np.int64(0)
+        return False
+    before = fetched(ring)
+    if sys_madvise(start, pages * size, np.int32(POPULATE)) != 0:
+        # Pages that cannot be had, or a system that cannot do it: reading tells what is wrong.
+        ring.wary = WARY
+        return False
+    if fetched(ring) > before:
+        ring.wary = WARY
+    ring.last_in_other, ring.side = ring.last_in_view, side
+    ring.view_start, ring.view_end = first, first + pages
+    return True
+
+
+@inlined
+def looks(ring: Any) -> bool:
+    """Whether the stretch that is being read is seen through a window."""
+    return ring.view_end > 0 and ring.view_start == ring.stretch
+
+
+@inlined
+def look_at(ring: Any, request: int, shard_end: int) -> int:
+    """Let a request's pages be seen through a window: SEEN, UNSEEN or, for now, NO_WINDOW.
+
+    A window is opened where the stretch before it was dense, for that says best how the next one
+    will be, and where the last requests were all in the operating system's cache.
+    """
+    first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
+    window = ring.window_pages
+    if first < ring.view_start or first + count > ring.view_end:
+        inside = ring.stretch <= first and first + count <= ring.stretch + window
+        if inside and ring.asked > 0:
+            return UNSEEN
+        near = ring.stretch <= first < ring.stretch + 2 * window
+        asked = max(ring.asked if near else np.int64(0), count)
+        sparsest = STAYS if looks(ring) else OPENS
+        opens = asked * sparsest >= window >= count and ring.wary == 0
+        if opens and ring.last_in_other >= ring.taken:
+            return NO_WINDOW
+        ring.stretch, ring.asked = first, np.int64(0)
+        if not opens or not open_window(ring, request, shard_end):
+            return UNSEEN
+    view = ring.windows + (ring.side * window + first - ring.view_start) * ring.page_bytes
+    store_i64(request + REQ_BUFFER, view)
+    store_i64(request + REQ_HELD, 0)
+    store_i64(request + REQ_STATUS, checked_pages(ring, request))
+    ring.last_in_view = ring.submitted
+    return SEEN
+
+
+@inlined
+def read_into_ring(ring: Any, request: int) -> bool:
+    """Have a request's pages read into the ring; False while it has no room for them."""
+    count = load_i64(request + REQ_COUNT)
     start, padding = ring.write, np.int64(0)
     if start + count > ring.ring_pages:
         # A run lies in one piece: leave the end of the ring unused and begin again.
@@ -242,26 +355,39 @@ def submit(ring: Any, first: int, count: int) -> bool:
         start = np.int64(0)
     if ring.used + padding + count > ring.ring_pages:
         return False
+    store_i64(request + REQ_BUFFER, ring.buffer + start * ring.page_bytes)
+    store_i64(request + REQ_HELD, padding + count)
+    store_i64(request + REQ_DONE, 0)
+    store_i64(request + REQ_STATUS, PENDING)
+    start_reading(ring, request, ring.submitted % REQUESTS)
+    ring.write = start + count
+    ring.used += padding + count
+    return True
+
+
+@inlined
+def submit(ring: Any, first: int, count: int) -> bool:
+    """Ask for a run of pages of one shard; False while there is no room for it."""
+    if in_flight(ring) >= ring.depth:
+        return False
     shard = 0
     while at(ring.shard_start, shard + 1) <= first:
         shard += 1
     request = request_at(ring, ring.submitted)
-    local = first - at(ring.shard_start, shard)
     store_i64(request + REQ_FIRST, first)
     store_i64(request + REQ_COUNT, count)
-    store_i64(request + REQ_BUFFER, ring.buffer + start * ring.page_bytes)
-    store_i64(request + REQ_HELD, padding + count)
     store_i64(request + REQ_FILE, at(ring.files, shard))
-    store_i64(request + REQ_LOCAL, local)
-    store_i64(request + REQ_DONE, 0)
-    store_i64(request + REQ_STATUS, PENDING)
+    store_i64(request + REQ_LOCAL, first - at(ring.shard_start, shard))
     clock = ring.message + 8
     begin = now_ns(clock) if ring.measure != 0 else np.int64(0)
-    start_reading(ring, request, ring.submitted % REQUESTS)
+    looked = UNSEEN
+    if ring.window_pages > 0:
+        looked = look_at(ring, request, at(ring.shard_start, shard + 1))
+    if looked == NO_WINDOW or (looked == UNSEEN and not read_into_ring(ring, request)):
+        return False
     if ring.measure != 0:
         ring.wait_ns += now_ns(clock) - begin
-    ring.write = start + count
-    ring.used += padding + count
+    ring.asked += count
     ring.submitted += 1
     ring.pages_read += count
     if ring.next != first:

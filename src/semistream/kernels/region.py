@@ -12,7 +12,9 @@ class Region:
     """An anonymous mapping of `capacity_bytes`. Pages of it become real memory when touched."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._map = mmap.mmap(-1, max(capacity_bytes, mmap.PAGESIZE))
+        # Private: what is shared, even with nobody, stays in memory when it is released.
+        private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        self._map = mmap.mmap(-1, max(capacity_bytes, mmap.PAGESIZE), flags=private)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(self._map, np.uint8)
 
     def release(self, from_byte: int, to_byte: int | None = None) -> None:

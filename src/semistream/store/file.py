@@ -181,7 +181,12 @@ class FileMaster:
         locate(self.index.kernel, keys, known, out)
 
     def reader(
-        self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
+        self,
+        buffer_pages: int,
+        *,
+        depth: int = DEFAULT_DEPTH,
+        measure: bool = True,
+        windows: bool = False,
     ) -> PageReader:
         """A reader with buffers of its own."""
         return PageReader(
@@ -195,6 +200,7 @@ class FileMaster:
             measure=measure,
             checked=self._checked,
             places=self._places,
+            windows=windows,
         )
 
     def places(self, first: int, count: int) -> npt.NDArray[np.uint32]:

@@ -33,6 +33,11 @@ from semistream.kernels.struct import Struct
 DEFAULT_DEPTH = 16
 """Reads in flight: disks of today gain up to 8 to 16, and lose beyond."""
 
+WINDOW_SHARE, WINDOW_BYTES, MOST_WINDOW_BYTES = 0.375, 256 * 1024, 1 << 20
+"""Each of the two windows has this share of the buffer's memory, in multiples of this much, which a
+run is long at most. Opening a window stops all threads for a moment, so that few large ones are
+better than many small ones; beyond the most nothing is gained."""
+
 IO_SETUP, IO_DESTROY, IO_SUBMIT, IO_EVENTS = range(4)
 _CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 """Numbers of the system calls for asynchronous reads, by kind of processor."""
@@ -45,7 +50,9 @@ class PageReader:
     were opened for direct reads: those are done asynchronously by the operating system, or by
     threads where it does not let us. `checked` has a bit per page, set once it was checked; without
     it no page is. `places` says where in its file every page lies; without it they lie in their
-    order. Close it when the join ends.
+    order. `windows` lets pages that the operating system has cached be seen where they are, instead
+    of being copied, where many neighbours are wanted; the windows are part of the buffer's memory.
+    Close it when the join ends.
     """
 
     def __init__(
@@ -61,10 +68,17 @@ class PageReader:
         measure: bool = True,
         checked: npt.NDArray[np.uint8] | None = None,
         places: npt.NDArray[np.uint32] | None = None,
+        windows: bool = False,
     ) -> None:
+        window = min(int(buffer_pages * page_bytes * WINDOW_SHARE), MOST_WINDOW_BYTES)
+        window_pages = window // WINDOW_BYTES * WINDOW_BYTES // page_bytes
+        if direct or not windows:
+            window_pages = 0
+        buffer_pages -= 2 * window_pages
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
         self._name = name
+        self._windows = Region(2 * window_pages * page_bytes)
         self._region = Region(buffer_pages * page_bytes)
         self.ring = Struct(
             RING,
@@ -81,6 +95,10 @@ class PageReader:
             places=places if places is not None else 0,
             measure=measure,
             next=-1,
+            windows=self._windows.bytes,
+            window_pages=window_pages,
+            last_in_view=-1,
+            last_in_other=-1,
         )
         stop: Callable[[], None] = _nothing
         if direct:
@@ -107,6 +125,11 @@ class PageReader:
     def seeks(self) -> int:
         """Requests that did not begin where the one before ended."""
         return int(self.ring.seeks)
+
+    @property
+    def looks(self) -> bool:
+        """Whether pages are seen through windows just now."""
+        return bool(self.ring.view_end > 0 and self.ring.view_start == self.ring.stretch)
 
     @property
     def in_flight(self) -> int:

@@ -257,7 +257,12 @@ class TableMaster(FileMaster):
         return master
 
     def reader(
-        self, buffer_pages: int, *, depth: int = DEFAULT_DEPTH, measure: bool = True
+        self,
+        buffer_pages: int,
+        *,
+        depth: int = DEFAULT_DEPTH,
+        measure: bool = True,
+        windows: bool = False,
     ) -> PageReader:
         """A reader whose pages are queries."""
         return TableReader(self, buffer_pages, measure=measure)
