@@ -31,7 +31,7 @@ class PartitionedJoinModel(CostModel):
     """A loop loads the largest slots, as many segments as hold a hundredth of the master.
 
     All slots grow to the same size before they are served, whatever their rate. The R-buffer
-    answers the stream's interest in the segments that it holds, the most wanted ones.
+    answers the stream's interest in the pages that it holds, the most wanted ones.
     """
 
     name = "partitionedjoin"
@@ -85,11 +85,10 @@ class PartitionedJoinModel(CostModel):
         return geometric(1, max(min(memory, workload.pages // FEWEST_SEGMENTS), 1))
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
-        masses = np.sort(workload.span_masses(plan.pages))[::-1]
+        masses = np.sort(workload.span_masses(1))[::-1]
         total = max(float(masses.sum()), 1e-12)
-        held = int(plan.held_pages // plan.pages)
-        share = float(masses[:held].sum()) / total
-        segments = max(len(masses) - held, 1)
+        share = float(masses[: int(plan.held_pages)].sum()) / total
+        segments = max(-(-workload.pages // plan.pages), 1)
         slot = intake.largest_first(segments, plan.waiting)
         loads = max(min(workload.pages // 100 // plan.pages, RUNS // 2), 1)
         loads = min(loads, segments)

@@ -17,7 +17,7 @@ from semistream.joins.pool import PagePool
 from semistream.joins.queued import QueuedJoin
 from semistream.joins.sizing import best_partition
 from semistream.kernels.matching import FULL
-from semistream.kernels.queue import count_rows
+from semistream.kernels.queue import count_chains, count_rows
 from semistream.kernels.waiting import LINK
 
 FEWEST_SEGMENTS = 16
@@ -40,8 +40,8 @@ class PartitionedJoin(QueuedJoin):
     *wait buffer* has a slot for each of the others. A stream row whose segment is in the R-buffer
     is joined now, else it is put in its segment's slot. A slot that outgrows the threshold has its
     segment loaded, is joined and emptied. When the wait buffer is full (`step`), segments are
-    loaded in the order of their slots' sizes, largest first. A loaded segment stays in the R-buffer
-    instead of one that matched fewer rows of late.
+    loaded in the order of their slots' sizes, largest first. Pages of a loaded segment stay in the
+    R-buffer instead of others that matched fewer rows of late.
 
     **Rare keys can wait for ever**, as in the original, while others fill the buffer; `max_age`
     bounds that: a slot whose oldest row came that many seconds ago is loaded before all others, at
@@ -52,8 +52,8 @@ class PartitionedJoin(QueuedJoin):
 
     Departures: described in prose only, so thresholds, shares and the replacement are decided here:
     the threshold is four times the average slot of a full buffer, the R-buffer has 0.2 of the
-    memory, and recent matches are a count that is halved each time when as many segments were
-    loaded as the R-buffer holds. The two-level hash table is the chains of pages with the index.
+    memory and holds single pages, for a segment is often larger than all of it, and recent matches
+    are a count that is halved each time when as many pages were kept as the R-buffer holds. The two-level hash table is the chains of pages with the index.
     Largest first is our reading of the order. A segment is as large as HYBRIDJOIN's partitions, and
     segments that make up a hundredth of R are loaded together. Keys that repeat
     in R are joined completely, over pages too.
@@ -235,14 +235,15 @@ class PartitionedJoin(QueuedJoin):
         self._loading = np.concatenate([np.arange(at, at + n + 1) for at, n in runs]) // self.span
 
     def _keep(self, segments: _I64) -> None:
-        """Set frames aside for the pages of segments that beat what the R-buffer holds."""
+        """Set frames aside for those pages of segments that beat what the R-buffer holds."""
         if self.pool.capacity == 0:
             return
         pages = np.minimum(
             (segments[:, None] * self.span + np.arange(self.span)).ravel(), self.master.pages - 1
         )
-        pages, first = np.unique(pages, return_index=True)
-        matches = np.repeat(self._sizes[segments], self.span)[first]
+        pages = np.unique(pages)
+        matches = np.empty(len(pages), np.int64)
+        count_chains(self.waiting.state.kernel, LINK, pages, matches)
         order = np.argsort(-matches)[: self.pool.capacity]
         weakest = np.argpartition(self._matches, min(len(order), self.pool.capacity) - 1)
         weakest = weakest[: len(order)][np.argsort(self._matches[weakest[: len(order)]])]

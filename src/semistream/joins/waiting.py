@@ -172,11 +172,14 @@ class WaitingRows:
 
     def release_before(self, oldest: int) -> None:
         """Rows lie in a circle; those before slot `oldest` have left: give their memory back."""
-        end = oldest * self.stride // mmap.PAGESIZE * mmap.PAGESIZE
-        if end < self._released:
-            self._region.release(self._released)
-            self._released = 0
-        self._region.release(self._released, end)
+        start, end = self._released, oldest * self.stride
+        # Younger rows may lie right before the oldest of the last time, and in one page with it.
+        youngest = int(self.state.fresh) * self.stride
+        least = youngest if youngest <= start else 0
+        if end < start:
+            self._region.release(max(start - mmap.PAGESIZE, least))
+            start, least = 0, 0
+        self._region.release(max(start - mmap.PAGESIZE, least), end)
         self._released = end
 
     def settle(self) -> None:

@@ -92,6 +92,17 @@ def count_rows(waiting: Any, link_at: int, groups: _I64, counts: _I32) -> None:
 
 
 @kernel
+def count_chains(waiting: Any, link_at: int, buckets: _I64, counts: _I64) -> None:
+    """Count the rows that wait in each of some buckets."""
+    for i in range(buckets.size):
+        slot = np.int64(load_i32(waiting.tail + 4 * buckets[i]))
+        counts[i] = 0
+        while slot >= 0:
+            counts[i] += 1
+            slot = np.int64(load_i32(waiting.rows + slot * waiting.stride + link_at))
+
+
+@kernel
 def take_oldest(waiting: Any, out: _I64) -> int:
     """Take groups off the front of the queue, as many as `out` holds; how many were not empty."""
     count = 0
