@@ -30,6 +30,7 @@ SETTINGS = {
     ),
     # A commit writes what changed, and not files of the whole database.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # Rows go to Python workers and come back, several times as wide: for less than through TCP.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
