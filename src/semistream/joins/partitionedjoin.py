@@ -53,10 +53,10 @@ class PartitionedJoin(QueuedJoin):
     Departures: described in prose only, so thresholds, shares and the replacement are decided here:
     the threshold is four times the average slot of a full buffer, the R-buffer has 0.2 of the
     memory and holds single pages, for a segment is often larger than all of it, and recent matches
-    are a count that is halved each time when as many pages were kept as the R-buffer holds. The two-level hash table is the chains of pages with the index.
-    Largest first is our reading of the order. A segment is as large as HYBRIDJOIN's partitions, and
-    segments that make up a hundredth of R are loaded together. Keys that repeat
-    in R are joined completely, over pages too.
+    are a count that is halved each time when as many pages were kept as the R-buffer holds. The
+    two-level hash table is the chains of pages with the index. Largest first is our reading of the
+    order. A segment is as large as HYBRIDJOIN's partitions, and segments that make up a hundredth
+    of R are loaded together. Keys that repeat in R are joined completely, over pages too.
     """
 
     name = "partitionedjoin"
@@ -165,10 +165,8 @@ class PartitionedJoin(QueuedJoin):
     def taken_in(self, rows: int, valid: npt.NDArray[np.uint8]) -> None:
         pages = self._pages[:rows][valid[:rows] != 0].astype(np.int64)
         pages = pages[pages >= 0]
-        segments = pages // self.span
-        self._note_since(segments[self._sizes[segments] == 0], self.clock.now_ns())
-        np.add.at(self._sizes, segments, np.int32(1))
         held = self.pool.frames_of(pages) >= 0
+        self._add(pages[~held])
         if held.any():
             wanted, counts = np.unique(pages[held], return_counts=True)
             self._matches[self.pool.frames_of(wanted)] += counts
@@ -195,17 +193,30 @@ class PartitionedJoin(QueuedJoin):
                 self._load(aged)
                 continue
             if len(self._ready):
-                left = self.join_pool(self._ready.copy())
-                self._count(np.union1d(self._ready, self._ready + 1) // self.span)
-                # What is left and went from the pool meanwhile is loaded in its time.
-                self._ready = left[self.pool.frames_of(left) >= 0]
-                if len(self._ready):
+                if not self._join_ready():
                     return
+                continue
             due = self._due(forced)
             if not len(due):
                 return
             self._load(due)
             forced = False
+
+    def _join_ready(self) -> bool:
+        """Join rows whose page is in memory; False when the output is full.
+
+        Rows whose key goes on move to the next page. They, and those that found no room and whose
+        page went from memory meanwhile, wait in their slots.
+        """
+        behind = np.setdiff1d(self._ready + 1, self._ready)
+        behind = behind[behind < self.master.pages]
+        before = self._chains(behind)
+        left = self.join_pool(self._ready.copy())
+        moved = behind[self._chains(behind) > before]
+        stay = self.pool.frames_of(left) >= 0, self.pool.frames_of(moved) >= 0
+        self._ready = np.union1d(left[stay[0]], moved[stay[1]])
+        self._count(np.concatenate((left[~stay[0]], moved[~stay[1]])) // self.span)
+        return not len(left)
 
     def _aged(self) -> _I64:
         """Segments whose oldest row has waited too long, that with the oldest first."""
@@ -242,8 +253,7 @@ class PartitionedJoin(QueuedJoin):
             (segments[:, None] * self.span + np.arange(self.span)).ravel(), self.master.pages - 1
         )
         pages = np.unique(pages)
-        matches = np.empty(len(pages), np.int64)
-        count_chains(self.waiting.state.kernel, LINK, pages, matches)
+        matches = self._chains(pages)
         order = np.argsort(-matches)[: self.pool.capacity]
         weakest = np.argpartition(self._matches, min(len(order), self.pool.capacity) - 1)
         weakest = weakest[: len(order)][np.argsort(self._matches[weakest[: len(order)]])]
@@ -261,7 +271,19 @@ class PartitionedJoin(QueuedJoin):
             self._kept = 0
             self._matches >>= 1
 
-    # What is in the slots.
+    # What is in the slots. Rows whose page is in memory are in none.
+
+    def _add(self, pages: _I64) -> None:
+        """Rows came that wait for these pages."""
+        counts = np.bincount(pages // self.span, minlength=self._segments).astype(np.int32)
+        self._note_since(np.flatnonzero((self._sizes == 0) & (counts > 0)), self.clock.now_ns())
+        self._sizes += counts
+
+    def _chains(self, pages: _I64) -> _I64:
+        """How many rows wait for each page."""
+        counts = np.empty(len(pages), np.int64)
+        count_chains(self.waiting.state.kernel, LINK, pages, counts)
+        return counts
 
     def _count(self, segments: _I64) -> None:
         """Count the rows of slots that were served, and of those to which their rows moved."""
