@@ -559,6 +559,25 @@ def hang_back(match: Any, waiting: Any, first: int, page: int, pages: int, reach
 
 
 @kernel
+def take_moved(match: Any, waiting: Any, page: int, number: int, room: int) -> int:
+    """Take rows whose key goes on in a page into the begin of the work list, which has `room` for
+    so many; how many, or 0 with all of them still waiting."""
+    count, slot = 0, np.int64(load_i32(waiting.tail + 4 * number))
+    rows, first = np.int64(load_i32(page + PAGE_ROWS)), load_i64(page + PAGE_FIRST)
+    last = load_i64(page + PAGE_LAST)
+    while slot >= 0:
+        if count == room:
+            return 0
+        address = slot_address(waiting, slot)
+        store_i64(match.work + 16 * count, slot)
+        store_i64(match.work + 16 * count + 8, guess_position(rows, first, last, load_i64(address)))
+        count += 1
+        slot = np.int64(load_i32(address + LINK))
+    store_i32(waiting.tail + 4 * number, np.int32(-1))
+    return count
+
+
+@kernel
 def join_pages(
     match: Any,
     out: Any,
@@ -599,7 +618,22 @@ def join_pages(
                     write_out(out, match.page)
                     return done + finished
             if load_i32(waiting.tail + 4 * number) >= 0:
-                # Rows beyond the work list, or rows whose key goes on here: once more from here.
+                # Rows whose key goes on here: the list's begin is free by now.
+                moved = take_moved(match, waiting, page, number, end)
+                reached = moved
+                if moved > 0:
+                    find_rows(match, waiting, page, 0, moved)
+                    reached = join_rows(
+                        match, out, waiting, cache, index, page, number, 0, moved, now
+                    )
+                if reached < moved:
+                    for k in range(reached, moved):
+                        hang(waiting, number, at(match.work, 2 * k))
+                    hang_back(match, waiting, first + done, finished + 1, pages, end)
+                    write_out(out, match.page)
+                    return done + finished
+            if load_i32(waiting.tail + 4 * number) >= 0:
+                # Rows beyond the work list, or more than its begin takes: once more from here.
                 hang_back(match, waiting, first + done, finished + 1, pages, end)
                 if at(match.ends, pages) == WORK_ROWS:
                     # Rows of fewer pages fit the list; those of the others were collected in vain.
