@@ -206,7 +206,8 @@ class SweepJoin(IndexedJoin):
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         assert self._reader is not None
-        gap = max(self._gap_pages, SEEN_GAP if self._reader.looks else 0)
+        dense = 2 * self._peak_rows >= self.master.pages
+        gap = max(self._gap_pages, SEEN_GAP if dense and self._reader.looks else 0)
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(

@@ -8,9 +8,9 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
   the joining thread, and that only when it has to wait.
 - `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
   it has not, it is told to fetch, and that is copied when its turn comes.
-  Where nearly every page of a stretch is wanted, and the cache has them, copying costs more than
-  all that is done with them: such stretches are *looked at* through two windows, a few pages of the
-  file mapped at a time, and nothing is copied.
+  Where most pages of a stretch are wanted, and the cache has them, copying costs more than all that
+  is done with them: such stretches are *looked at* through two windows, a few pages of the file
+  mapped at a time, and nothing is copied.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
   cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
   can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
@@ -77,10 +77,10 @@ NO_WAIT = 8
 READABLE, MAPPED_HERE, POPULATE = 1, 0x11, 22
 """How a window is mapped: to be read, shared and at this address, with all pages at once."""
 
-OPENS, STAYS = 4, 2
-"""Windows are opened where one page in four of a stretch was asked for, and others follow while it
-is every second: those who see pages through windows ask for more in gaps. Mapping a page costs a
-sixth of copying one, wanted or not."""
+OPENS, STAYS = 4, 7
+"""Windows are opened where so many eighths of a stretch were asked for, and others follow while it
+is so many: those who see pages through windows ask for more in gaps. Mapping a page costs a sixth
+of copying one, wanted or not, but also stops other threads now and then."""
 
 WARY = 64
 """Requests that the operating system's cache must answer before windows are tried again."""
@@ -329,8 +329,8 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
             return UNSEEN
         near = ring.stretch <= first < ring.stretch + 2 * window
         asked = max(ring.asked if near else np.int64(0), count)
-        sparsest = STAYS if looks(ring) else OPENS
-        opens = asked * sparsest >= window >= count and ring.wary == 0
+        eighths = STAYS if looks(ring) else OPENS
+        opens = 8 * asked >= eighths * window and count <= window and ring.wary == 0
         if opens and ring.last_in_other >= ring.taken:
             return NO_WINDOW
         ring.stretch, ring.asked = first, np.int64(0)
