@@ -213,9 +213,10 @@ class PartitionedJoin(QueuedJoin):
         before = self._chains(behind)
         left = self.join_pool(self._ready.copy())
         moved = behind[self._chains(behind) > before]
-        stay = self.pool.frames_of(left) >= 0, self.pool.frames_of(moved) >= 0
-        self._ready = np.union1d(left[stay[0]], moved[stay[1]])
-        self._count(np.concatenate((left[~stay[0]], moved[~stay[1]])) // self.span)
+        waited_for = np.union1d(left, moved)
+        held = self.pool.frames_of(waited_for) >= 0
+        self._ready = waited_for[held]
+        self._count(waited_for[~held] // self.span)
         return not len(left)
 
     def _aged(self) -> _I64:

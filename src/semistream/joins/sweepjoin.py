@@ -206,8 +206,9 @@ class SweepJoin(IndexedJoin):
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         assert self._reader is not None
-        dense = 2 * self._peak_rows >= self.master.pages
-        gap = max(self._gap_pages, SEEN_GAP if dense and self._reader.looks else 0)
+        gap, dense = self._gap_pages, 2 * self._peak_rows >= self.master.pages
+        if dense and self._reader.looks and not self._disk_bound:
+            gap = SEEN_GAP
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(

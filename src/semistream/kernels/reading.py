@@ -79,8 +79,8 @@ READABLE, MAPPED_HERE, POPULATE = 1, 0x11, 22
 
 OPENS, STAYS = 4, 7
 """Windows are opened where so many eighths of a stretch were asked for, and others follow while it
-is so many: those who see pages through windows ask for more in gaps. Mapping a page costs a sixth
-of copying one, wanted or not, but also stops other threads now and then."""
+is so many: those who see pages through windows ask for more in gaps. Mapping a page costs much
+less than copying one, but is done for all, wanted or not, and stops other threads for a moment."""
 
 WARY = 64
 """Requests that the operating system's cache must answer before windows are tried again."""
