@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from semistream import build_master, make_join
+from semistream.cost import MODELS
 from semistream.cost.calibrate import Calibration, host
 from tests.cost.typical import TYPICAL
 
@@ -21,7 +23,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tune")
     keys = np.arange(50_000)
     build_master(folder / "m", pa.table({"id": keys, "a": keys, "b": keys, "c": keys}), "id")
-    Calibration(TYPICAL, host(), "2026-01-01").save(folder / "c.json")
+    costs = replace(TYPICAL, joins=dict.fromkeys(MODELS, TYPICAL.sizes))
+    Calibration(costs, host(), "2026-01-01").save(folder / "c.json")
     hot = np.random.default_rng(1).integers(0, 50, 20_000)
     pq.write_table(pa.table({"id": hot, "x": hot}), folder / "stream.parquet")
     return folder
@@ -37,6 +40,8 @@ def test_a_plan_for_a_memory(run: Any, files: Path, tmp_path: Path) -> None:
     assert found["memory_bytes"] == 900_000
     assert sum(found["shares"].values()) == pytest.approx(900_000)
     assert found["predicted_rows_per_s"] >= found["others"][0]["predicted_rows_per_s"]
+    every = tune(run, files, "--memory", "900kB", "--joins", "all", "--json").json
+    assert len(every["others"]) > len(found["others"])
     schema = pa.schema([("id", pa.int64()), ("x", pa.int32())])
     with make_join(
         found["join"], files / "m", on="id", schema=schema, memory=900_000, **found["options"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from semistream.cost.calibrate import (
     Calibration,
     Run,
     Timed,
-    calibrate,
+    calibrated,
     fit,
+    join_timer,
     nonnegative,
     seen,
     with_own,
@@ -55,7 +57,7 @@ def test_the_fit_explains_runs_that_are_made_of_known_costs() -> None:
         )
         seconds += loop.requests * READ.request_s + loop.pages * READ.page_s
         runs.append(Timed(join, 1, loop, seconds))
-    found, off = fit(runs, READ)
+    found, off = fit(runs, {"buffered": READ})
     assert off < 0.02
     check = UnitCosts(((1, found),), {"buffered": READ})
     for one in runs:
@@ -126,16 +128,22 @@ def test_counts_of_a_run_follow_what_was_seen() -> None:
     assert loop.cache_looked_up == pytest.approx(1100)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+@pytest.fixture(scope="module", autouse=True)
+def little_to_measure() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "ROWS", 20_000)
         patch.setattr(module, "STREAM_ROWS", 20_000)
         patch.setattr(module, "RUN_S", 0.03)
-        patch.setattr(module, "WARM_S", 0.01)
-        patch.setattr(module, "RUNS", (Run("meshjoin"), Run("hybridjoin"), Run("memoryjoin")))
-        patch.setattr(module, "OTHER_RUNS", (Run("hybridjoin", 0.0, {"partition_pages": 2}),))
-        return calibrate(tmp_path_factory.mktemp("calibration"), sizes=(1_000_000,))
+        patch.setattr(module, "SIZES", (1_000_000,))
+        patch.setattr(module, "USUAL_JOINS", ("meshjoin", "hybridjoin", "memoryjoin"))
+        patch.setattr(module, "OTHER_RUNS", (Run("hybridjoin", 0.1, {"partition_pages": 2}),))
+        yield
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Calibration:
+    with join_timer(tmp_path_factory.mktemp("calibration")) as timer:
+        return timer.calibration(sizes=(1_000_000,))
 
 
 def test_this_machine_is_measured(small: Calibration) -> None:
@@ -155,6 +163,33 @@ def test_this_machine_is_measured(small: Calibration) -> None:
 def test_it_is_kept_and_comes_back(small: Calibration, tmp_path: Path) -> None:
     small.save(tmp_path / "kept" / "c.json")
     assert Calibration.load(tmp_path / "kept" / "c.json") == small
+
+
+def test_it_is_measured_once_and_more_joins_when_they_are_wanted(tmp_path: Path) -> None:
+    path, heard = tmp_path / "kept" / "c.json", list[str]()
+    usual = ("meshjoin", "hybridjoin")
+    first = calibrated(path, joins=usual, folder=tmp_path, tell=heard.append)
+    assert heard[0] == "measuring this machine, once"
+    heard.clear()
+    assert calibrated(path, joins=usual, tell=heard.append) == first
+    assert not heard
+    more = calibrated(path, joins=("meshjoin", "cachejoin"), tell=heard.append)
+    assert heard[:2] == ["measuring more joins, once", "costs of cachejoin"]
+    assert more.costs.joins.pop("cachejoin")  # type: ignore[attr-defined]
+    assert more == first
+    assert "cachejoin" in Calibration.load(path).costs.joins
+    assert not [left for left in tmp_path.iterdir() if left.name != "kept"]
+    heard.clear()
+    calibrated(path, joins=usual, anew=True, tell=heard.append)
+    assert heard[0] == "measuring this machine, once"
+
+
+def test_that_of_another_host_lacks_what_it_lacks(small: Calibration, tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    replace(small, host={**small.host, "cores": 1000}).save(path)
+    with pytest.warns(UserWarning, match="another host"):
+        found = calibrated(path, joins=("cachejoin",))
+    assert found.costs == small.costs
 
 
 def test_that_of_another_host_is_used_with_a_warning(small: Calibration, tmp_path: Path) -> None:

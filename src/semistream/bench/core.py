@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ CORE_JOINS = ("inlj", "meshjoin", "hybridjoin", "sweepjoin")
 BATCH_ROWS = 65_536
 MOST_STREAM_ROWS = 4_000_000
 LEAST_MEASURED_ROWS = 10_000
-LEAST_HELD_BYTES = 4_000_000
+LEAST_HELD_BYTES, MOST_HELD_BYTES = 4_000_000, 32_000_000
 DRY_ROWS = 20_000
 PARTS = 5
 """Parts of the measured time of which one counts, where whole loops are measured."""
@@ -237,76 +237,113 @@ def prepared(
         yield ground
 
 
-def measure(
-    ground: Ground,
-    *,
-    join: str,
-    memory: str,
-    skew: float,
-    seconds: float,
-    seed: int,
-    clock: Clock,
-    settle_s: float = 0.0,
-    whole_loops: bool = False,
-    **options: Any,
-) -> CoreResult:
-    """Run one cell: warm-up, measured part, drain; `seconds` bounds the first two.
+def measure(ground: Ground, **cell: Any) -> CoreResult:
+    """Run one `Cell` from its beginning to its end."""
+    with Cell(ground, **cell) as running:
+        for _ in range(running.parts):
+            running.measure_part()
+        return running.result()
 
-    The warm-up goes on for up to `settle_s` more while the share of hits still rises. With
-    `whole_loops` the measured part is several, each from the end of an iteration of the join's
-    outer loop to that of another, if one ends in time. One of the best tells the time, since what
-    disturbs a part makes it slower, never faster; counts are those of all.
+
+class Cell:
+    """One join with one memory on one stream: warm from the beginning, measured in parts, drained.
+
+    `seconds` bounds warm-up and parts together. The warm-up goes on for up to `settle_s` more while
+    the share of hits still rises. With `whole_loops` there are several parts, each from the end of
+    an iteration of the join's outer loop to that of another, if one ends in time. One of the best
+    tells the time, since what disturbs a part makes it slower, never faster; counts are those of
+    all. Cells whose parts take turns are disturbed alike.
     """
-    master, produced = ground.master, Checksum()
-    with ResidentGrowth() as growth:
-        operator = make(join, master, memory, seed=seed, clock=clock, **options)
-        with operator:
-            feed = _Feed(operator, ground.streams[skew])
-            _warm_up(feed, produced, master.pages, seconds, clock)
-            _settle(feed, produced, master.pages, settle_s, clock)
+
+    def __init__(
+        self,
+        ground: Ground,
+        *,
+        join: str,
+        memory: str,
+        skew: float,
+        seconds: float,
+        seed: int,
+        clock: Clock,
+        settle_s: float = 0.0,
+        whole_loops: bool = False,
+        **options: Any,
+    ) -> None:
+        self.parts = PARTS if whole_loops else 1
+        self._ground, self._join, self._memory, self._skew = ground, join, memory, skew
+        self._part_s, self._whole_loops, self._clock = seconds / 2 / self.parts, whole_loops, clock
+        self._produced, self._done = Checksum(), list[_Part]()
+        with ExitStack() as stack:
+            self._growth = stack.enter_context(ResidentGrowth())
+            made = make(join, ground.master, memory, seed=seed, clock=clock, **options)
+            self._operator = stack.enter_context(made)
+            self._feed = _Feed(self._operator, ground.streams[skew])
+            pages = ground.master.pages
+            _warm_up(self._feed, self._produced, pages, seconds, clock)
+            _settle(self._feed, self._produced, pages, settle_s, clock)
             if whole_loops:
-                _to_loop_end(feed, produced, seconds, clock)
-            growth.pause()
-            held_bytes = max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2)
-            count = PARTS if whole_loops else 1
-            parts = [
-                _measured(feed, produced, held_bytes, seconds / 2 / count, whole_loops, clock)
-                for _ in range(count)
-            ]
-            before, after = parts[0].before, parts[-1].after
-            parts.sort(key=lambda part: part.seconds / max(part.rows, 1))
-            timed = parts[count // 4]
-            growth.resume()
-            for batch in operator.finish():
-                produced.add(batch)
-            final = operator.stats
-    rows = _answered(after) - _answered(before)
-    pages, seeks = after.pages_read - before.pages_read, after.seeks - before.seeks
-    looked_up = after.hits + after.misses - before.hits - before.misses
-    modelled_s = seeks * SEEK_S + pages * PAGE_S
-    latencies = after.latency_histogram - before.latency_histogram
-    return CoreResult(
-        join=join,
-        memory=memory,
-        skew=skew,
-        rows_per_s=timed.rows / timed.seconds,
-        pages_per_row=pages / max(rows, 1),
-        requests_per_row=(after.requests - before.requests) / max(rows, 1),
-        hit_share=(after.hits - before.hits) / max(looked_up, 1),
-        peak_accounted_bytes=final.bytes_peak,
-        peak_rss_growth_bytes=growth.peak_bytes,
-        layout="frequency" if master.by_frequency else "key",
-        io=master.io,
-        verified=ground.expected[skew].agrees(produced, final.rows_in) and final.rows_waiting == 0,
-        modelled_rows_per_s=rows / modelled_s if modelled_s else None,
-        rows=timed.rows,
-        seconds=timed.seconds,
-        time_io_s=timed.after.time_io_s - timed.before.time_io_s,
-        latency_p50_s=latency_percentile_s(latencies, 50),
-        latency_p99_s=latency_percentile_s(latencies, 99),
-        memory_bytes=final.bytes_limit,
-        loops=timed.loops,
-    )
+                _to_loop_end(self._feed, self._produced, seconds, clock)
+            self._growth.pause()
+            half = self._operator.stats.bytes_limit // 2
+            self._held_bytes = min(max(half, LEAST_HELD_BYTES), MOST_HELD_BYTES)
+            self._stack = stack.pop_all()
+
+    def measure_part(self) -> None:
+        """Go on where the last part ended."""
+        self._done.append(
+            _measured(
+                self._feed,
+                self._produced,
+                self._held_bytes,
+                self._part_s,
+                self._whole_loops,
+                self._clock,
+            )
+        )
+
+    def result(self) -> CoreResult:
+        """Drain the join, compare all of its results, and say what was measured."""
+        self._growth.resume()
+        for batch in self._operator.finish():
+            self._produced.add(batch)
+        final, master = self._operator.stats, self._ground.master
+        before, after = self._done[0].before, self._done[-1].after
+        parts = sorted(self._done, key=lambda part: part.seconds / max(part.rows, 1))
+        timed = parts[len(parts) // 4]
+        expected = self._ground.expected[self._skew]
+        rows = _answered(after) - _answered(before)
+        pages, seeks = after.pages_read - before.pages_read, after.seeks - before.seeks
+        looked_up = after.hits + after.misses - before.hits - before.misses
+        modelled_s = seeks * SEEK_S + pages * PAGE_S
+        latencies = after.latency_histogram - before.latency_histogram
+        return CoreResult(
+            join=self._join,
+            memory=self._memory,
+            skew=self._skew,
+            rows_per_s=timed.rows / timed.seconds,
+            pages_per_row=pages / max(rows, 1),
+            requests_per_row=(after.requests - before.requests) / max(rows, 1),
+            hit_share=(after.hits - before.hits) / max(looked_up, 1),
+            peak_accounted_bytes=final.bytes_peak,
+            peak_rss_growth_bytes=self._growth.peak_bytes,
+            layout="frequency" if master.by_frequency else "key",
+            io=master.io,
+            verified=expected.agrees(self._produced, final.rows_in) and final.rows_waiting == 0,
+            modelled_rows_per_s=rows / modelled_s if modelled_s else None,
+            rows=timed.rows,
+            seconds=timed.seconds,
+            time_io_s=timed.after.time_io_s - timed.before.time_io_s,
+            latency_p50_s=latency_percentile_s(latencies, 50),
+            latency_p99_s=latency_percentile_s(latencies, 99),
+            memory_bytes=final.bytes_limit,
+            loops=timed.loops,
+        )
+
+    def __enter__(self) -> Cell:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
 
 
 class _Feed:

@@ -12,20 +12,30 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.bench.core import (
+    Cell,
+    CoreResult,
+    Ground,
+    Told,
+    make,
+    measure,
+    prepared,
+    stream_of,
+)
 from semistream.bench.core import CoreOptions as Grid
-from semistream.bench.core import CoreResult, Ground, Told, make, measure, prepared, stream_of
 from semistream.bench.masters import product_master
 from semistream.bench.oracle import PAYLOAD
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, UnitCosts, Workload
-from semistream.cost.calibrate import RUNS, JoinTimer, Timed, with_own
+from semistream.cost.calibrate import JoinTimer, Timed, with_own
 from semistream.cost.model import Plan
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
@@ -130,8 +140,9 @@ def run_cells(
     """Run the grid join by join; the cells of a join are yielded when all are done. Memories that
     are too small for a join are left out, with a word.
 
-    With a `timer` each join's own costs are measured anew before its cells and after them: on a
-    machine that others use as well, the same work takes twice as long some minutes later.
+    Parts of a join's cells take turns. With a `timer` the join's own costs are measured anew before
+    them and in between: on a machine that others use as well, the same work takes twice as long
+    some minutes later.
     """
     clock = clock or SystemClock()
     with prepared(grid, workdir, tell=tell) as ground:
@@ -139,40 +150,43 @@ def run_cells(
         count, number = len(grid.joins) * len(grid.skews) * len(grid.memories), 0
         for join in grid.joins:
             timed = _times(timer, join, costs)
-            done: list[tuple[Plan, CoreResult]] = []
-            for skew, given in itertools.product(grid.skews, grid.memories):
-                number += 1
-                memory = WHOLE.get(given, given) if join == "memoryjoin" else given
-                tell(f"[{number:3}/{count}] {join}, memory {memory}, skew {skew:g}")
-                size = parse_bytes(memory, of=ground.master.data_bytes)
-                try:
-                    plan = MODELS[join].plan(_workload(ground.master, skew), size, costs)
-                    result = measure(
-                        ground,
-                        join=join,
-                        memory=memory,
-                        skew=skew,
-                        seconds=grid.cell_s,
-                        seed=grid.seed,
-                        clock=clock,
-                        settle_s=settle_s,
-                        whole_loops=True,
-                    )
-                except BudgetError as error:
-                    tell(f"          left out: {error.message}")
-                    continue
-                done.append((plan, result))
-            timed += _times(timer, join, costs)
-            now = with_own(costs, join, timed)
-            for plan, result in done:
-                yield _cell(ground.master, plan, result, now)
+            with ExitStack() as stack:
+                cells: list[tuple[Plan, Cell]] = []
+                for skew, given in itertools.product(grid.skews, grid.memories):
+                    number += 1
+                    memory = WHOLE.get(given, given) if join == "memoryjoin" else given
+                    tell(f"[{number:3}/{count}] {join}, memory {memory}, skew {skew:g}")
+                    size = parse_bytes(memory, of=ground.master.data_bytes)
+                    try:
+                        plan = MODELS[join].plan(_workload(ground.master, skew), size, costs)
+                        cell = Cell(
+                            ground,
+                            join=join,
+                            memory=memory,
+                            skew=skew,
+                            seconds=grid.cell_s,
+                            seed=grid.seed,
+                            clock=clock,
+                            settle_s=settle_s,
+                            whole_loops=True,
+                        )
+                    except BudgetError as error:
+                        tell(f"          left out: {error.message}")
+                        continue
+                    cells.append((plan, stack.enter_context(cell)))
+                for _ in range(max((cell.parts for _, cell in cells), default=0)):
+                    for _, cell in cells:
+                        cell.measure_part()
+                    timed += _times(timer, join, costs)
+                now = with_own(costs, join, timed)
+                for plan, cell in cells:
+                    yield _cell(ground.master, plan, cell.result(), now)
 
 
 def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
     if timer is None:
         return []
-    runs = [run for run in RUNS if run.join == join]
-    return [one for size, _ in costs.sizes for one in timer.times(runs, size)]
+    return [one for size, _ in costs.sizes for one in timer.own_times(join, size)]
 
 
 def _cell(master: FileMaster, plan: Plan, result: CoreResult, costs: UnitCosts) -> CostCell:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from semistream.cli import render
 from semistream.cli.options import json_option, names
 from semistream.core.budget import format_bytes, parse_bytes
 from semistream.core.errors import OptionError
-from semistream.cost.calibrate import Calibration, calibrate, default_path
+from semistream.cost import MODELS
+from semistream.cost.calibrate import USUAL_JOINS, calibrated
 from semistream.cost.frequencies import Frequencies
 from semistream.cost.tuner import Tuned, ranked
 from semistream.cost.units import PAPER_SYMBOLS, ModelledDisk, UnitCosts, counted
@@ -31,8 +33,8 @@ BAR = 40
 @click.option("--memory", help="A budget: the plan with the highest rate. 64MB, or 5%.")
 @click.option("--rate", type=float, help="Rows per second: the plan with the least memory.")
 @click.option(
-    "--joins", callback=names, metavar="NAME[,NAME…]", default="all", show_default=True,
-    help="Joins to choose from.",
+    "--joins", callback=names, metavar="NAME[,NAME…]", default="usual", show_default=True,
+    help="Joins to choose from: some, the usual ones (with all that `auto` knows), or all.",
 )  # fmt: skip
 @click.option(
     "--skew", type=click.FloatRange(min=0), default=1.0, show_default=True,
@@ -59,7 +61,9 @@ BAR = 40
     help="Where unit costs are kept. [default: in the user's cache]",
 )  # fmt: skip
 @click.option("--calibrate", "anew", is_flag=True, help="Measure this machine again.")
-@click.option("--explain", is_flag=True, help="Show all joins, and where the time of a loop goes.")
+@click.option(
+    "--explain", is_flag=True, help="Show every join asked for, and where the time of a loop goes."
+)
 @click.option(
     "--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw the curve: .svg or .png."
 )
@@ -86,7 +90,9 @@ def tune(
     """
     if memory is None and rate is None:
         raise OptionError("neither --memory nor --rate is given", hint="give one of them")
-    costs = _costs(calibration, anew, master.parent)
+    if joins in (("usual",), ("all",)):
+        joins = USUAL_JOINS if joins == ("usual",) else tuple(MODELS)
+    costs = _costs(calibration, anew, joins, master.parent)
     if disk is not None:
         costs = costs.with_disk(_disk(disk))
     with open_master(master, io=io) as opened:
@@ -97,7 +103,7 @@ def tune(
         costs,
         memory_bytes=size,
         rate=rate if size is None else None,
-        joins=None if joins == ("all",) else joins,
+        joins=joins,
     )
     best = found[0]
     if plot is not None:
@@ -110,20 +116,14 @@ def tune(
         _explain(found, workload, costs)
 
 
-def _costs(path: Path | None, anew: bool, folder: Path) -> UnitCosts:
-    kept = path or default_path()
-    if anew or not kept.exists():
-        render.note("measuring this machine, once")
-        made = calibrate(folder if folder.is_dir() else None, tell=render.note)
-        made.save(kept)
-        render.note(f"kept in {kept}")
-        return made.costs
+def _costs(path: Path | None, anew: bool, joins: Sequence[str], folder: Path) -> UnitCosts:
+    disk = folder if folder.is_dir() else None
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")
-        loaded = Calibration.load(kept)
+        found = calibrated(path, joins=joins, anew=anew, folder=disk, tell=render.note)
     for one in heard:
         render.note(f"warning: {one.message}")
-    return loaded.costs
+    return found.costs
 
 
 def _disk(text: str) -> ModelledDisk:

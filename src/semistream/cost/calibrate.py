@@ -1,4 +1,4 @@
-"""Unit costs of this machine, measured in less than a minute.
+"""Unit costs of this machine, measured in some seconds.
 
 c_IO is measured by reading runs of pages and nothing else. All other unit costs are measured where
 they occur, in the joins: each of some short runs took so many seconds and did so much of everything
@@ -7,7 +7,7 @@ append would find everything in the processor's caches, and would cost a fractio
 
 The same thing does not cost the same in every join: one asks for memory ahead of its use, another
 cannot. So each join has costs of its own besides, as near to those of all joins as its own runs
-allow.
+allow. The usual joins are timed at once, the others when somebody wants to know.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import os
 import platform
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
@@ -31,10 +31,19 @@ import psutil
 import pyarrow as pa
 
 from semistream.core.clock import Clock, ProcessorClock, SystemClock
-from semistream.core.errors import BudgetError, OptionError
+from semistream.core.errors import BudgetError, OptionError, unknown_name
 from semistream.core.stats import JoinStats
 from semistream.cost import MODELS
-from semistream.cost.units import COST_NAMES, Costs, Loop, ReadCost, UnitCosts, counted
+from semistream.cost.units import (
+    COST_NAMES,
+    SEEN,
+    Costs,
+    Loop,
+    ReadCost,
+    UnitCosts,
+    counted,
+    reading_s,
+)
 from semistream.cost.workload import Workload
 from semistream.joins.operator import Operator
 from semistream.joins.registry import make_join
@@ -42,9 +51,9 @@ from semistream.kernels.timing import read_only_runs
 from semistream.store.build import build_master
 from semistream.store.file import IO_MODES, FileMaster, open_master
 
-ROWS = 1_000_000
-"""Rows of the master that joins are timed on: several times what the processor's last cache holds,
-or else reads of what is cached there would look cheap."""
+ROWS = 500_000
+"""Rows of the master that joins are timed on: more than what most processors' last cache holds, or
+else reads of what is cached there would look cheap."""
 
 PAYLOAD_BYTES = 88
 STREAM_ROWS = 400_000
@@ -56,18 +65,22 @@ SKEWS = (0.1, 0.9)
 """Streams on which every join is timed: with hardly any hits, and with many."""
 
 SLICES = 5
+READ_SLICES = 3
 RUN_S = 0.08
 LONGEST_LOOP_S = 1.0
-WARM_S, LONGEST_WARM_S = 0.05, 3.0
-LEAST_HITS, RISING = 0.05, 1.1
-"""Where so many rows should be hits, a cache is filled until their share grows by less than this
-from pass to pass."""
+LONGEST_WARM_S, LEAST_WARM_ROWS = 3.0, 10_000
+RISING = 1.1
+"""A cache is filled until the share of hits grows by less than this from pass to pass."""
+
+ENOUGH_HITS = 0.8
+"""So much of the hits that are expected is enough: their number is known, whatever it is."""
 
 MOST_PAGES_PER_ROW = 2.0
 """A join that reads more is not at its usual work: next to no memory is left for rows."""
 
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
-READ_BUFFER_PAGES = 256
+READ_BUFFER_PAGES = 512
+LOOKED_PAGES = 8192
 PRIOR_WEIGHT = 0.02
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""
 
@@ -85,8 +98,8 @@ KNOWN_WEIGHT = 100.0
 LEAST_BUSY = 0.05
 """A join works for at least this part of its time, whatever its reads seem to take."""
 
-LEAST_HELD_BYTES = 4_000_000
-"""Results that are kept before somebody looks at them, or half of a join's memory."""
+LEAST_HELD_BYTES, MOST_HELD_BYTES = 4_000_000, 32_000_000
+"""Results that are kept before somebody looks at them: half of a join's memory, within these."""
 
 LINE_BYTES = 64
 
@@ -131,8 +144,10 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-RUNS = tuple(Run(join, skew) for join in MODELS for skew in SKEWS)
-"""Runs of each join as it is without options: they tell its own costs."""
+USUAL_JOINS = (
+    "memoryjoin", "inlj", "meshjoin", "hybridjoin", "cachejoin", "sscj", "ssij", "sweepjoin",
+)  # fmt: skip
+"""Joins whose runs tell the costs of all joins: everything that joins do occurs in one of them."""
 
 OTHER_RUNS = (
     Run("meshjoin", SKEWS[0], {"chunk": 65_536}),
@@ -149,6 +164,12 @@ class Calibration:
     host: Mapping[str, Any]
     date: str
     errors: Mapping[str, float] = field(default_factory=dict)
+
+    def lacks(self, joins: Collection[str]) -> list[str]:
+        """Those of some joins whose own costs were not measured."""
+        for unknown in set(joins) - set(MODELS):
+            raise unknown_name("join", unknown, MODELS)
+        return [join for join in joins if join not in self.costs.joins]
 
     def save(self, path: Path) -> None:
         """Write it as JSON, at once or not at all."""
@@ -174,7 +195,7 @@ class Calibration:
         except FileNotFoundError:
             raise OptionError(
                 f"there is no calibration {str(path)!r}",
-                hint="leave it out, and this machine is measured",
+                hint="`semistream tune --calibration` measures this machine and writes one",
             ) from None
         except (ValueError, KeyError, TypeError) as error:
             raise OptionError(
@@ -211,43 +232,59 @@ def host() -> dict[str, Any]:
     }
 
 
-def calibrated(path: Path | None = None, *, folder: Path | None = None) -> Calibration:
-    """The calibration that is kept at `path`; without one there, this machine is measured."""
-    kept = path or default_path()
-    if kept.exists() or path is not None:
-        return Calibration.load(kept)
-    made = calibrate(folder)
-    made.save(kept)
-    return made
+Tell = Callable[[str], None]
+"""Hears of what is measured."""
 
 
-def calibrate(
-    folder: Path | None = None,
+def calibrated(
+    path: Path | None = None,
     *,
-    sizes: Sequence[int] = SIZES,
-    tell: Callable[[str], None] = lambda line: None,
+    joins: Collection[str] = USUAL_JOINS,
+    anew: bool = False,
+    folder: Path | None = None,
+    tell: Tell = lambda line: None,
 ) -> Calibration:
-    """Measure this machine; `folder` says on which disk."""
-    with join_timer(folder, tell=tell) as timer:
-        return timer.calibration(sizes=sizes, tell=tell)
+    """The calibration that is kept at `path`, or one made `anew`.
+
+    What it lacks is measured, on the disk of `folder`, and kept; but one of another host stays as
+    it is.
+    """
+    path = path or default_path()
+    kept = Calibration.load(path) if path.exists() and not anew else None
+    if kept is not None and (not kept.lacks(joins) or kept.host != host()):
+        return kept
+    tell("measuring this machine, once" if kept is None else "measuring more joins, once")
+    with join_timer(folder, read=kept.costs.read if kept else None, tell=tell) as timer:
+        made = timer.with_joins(kept or timer.calibration(tell=tell), joins, tell=tell)
+    made.save(path)
+    tell(f"kept in {path}")
+    return made
 
 
 @contextmanager
 def join_timer(
-    folder: Path | None = None, *, tell: Callable[[str], None] = lambda line: None
+    folder: Path | None = None,
+    *,
+    read: Mapping[str, ReadCost] | None = None,
+    tell: Tell = lambda line: None,
 ) -> Iterator[JoinTimer]:
-    """A master to time joins on, in a folder that is removed afterwards."""
+    """A master to time joins on, in a folder that is removed afterwards. What reads cost is
+    measured too, unless it is known."""
     with tempfile.TemporaryDirectory(dir=folder, prefix="semistream-calibration-") as made:
         path = Path(made) / "calibration.master"
         build_master(path, _master_rows(), "key")
-        read = {}
-        for io in IO_MODES:
-            with open_master(path, io=io) as master:
-                read[io] = measure_reads(master, SystemClock())
-            tell(f"{io} reads: {read[io].request_s * 1e6:.1f} µs a request, "
-                 f"{read[io].page_s * 1e6:.2f} µs a page")  # fmt: skip
         with open_master(path) as master:
-            yield JoinTimer(master, read)
+            yield JoinTimer(master, read or _measured_reads(path, tell))
+
+
+def _measured_reads(path: Path, tell: Tell) -> dict[str, ReadCost]:
+    read = {}
+    for way in (*IO_MODES, SEEN):
+        with open_master(path, io="direct" if way == "direct" else "buffered") as master:
+            read[way] = measure_reads(master, SystemClock(), seen=way == SEEN)
+        tell(f"{way} pages: {read[way].request_s * 1e6:.1f} µs a request, "
+             f"{read[way].page_s * 1e6:.2f} µs a page")  # fmt: skip
+    return read
 
 
 class JoinTimer:
@@ -261,17 +298,21 @@ class JoinTimer:
         self._master = master
         self._read = dict(read)
         self._clock = ProcessorClock()
-        self._streams = {skew: _stream(master, skew) for skew in {run.skew for run in RUNS}}
+        self._streams = {skew: _stream(master, skew) for skew in SKEWS}
         self._loaded: set[str] = set()
 
-    def times(self, runs: Sequence[Run], size: int) -> list[Timed]:
+    def own_times(self, join: str, size: int) -> list[Timed]:
+        """Runs of a join as it is without options: they tell its own costs."""
+        return self._times([Run(join, skew) for skew in SKEWS], size)
+
+    def _times(self, runs: Sequence[Run], size: int) -> list[Timed]:
         """Runs of joins with this memory; those are left out that need more."""
         done = []
         for run in runs:
-            if run.join not in self._loaded:  # what it calls is loaded or compiled first
-                self._loaded.add(run.join)
-                self._time(run, max(SIZES), 0.0)
             with suppress(BudgetError):
+                if run.join not in self._loaded:  # what it calls is loaded or compiled first
+                    self._time(run, size, 0.0)
+                    self._loaded.add(run.join)
                 done.append(self._time(run, size, RUN_S))
         return [one for one in done if one.loop.pages <= MOST_PAGES_PER_ROW * one.loop.rows]
 
@@ -281,29 +322,41 @@ class JoinTimer:
         return _time(self._master, run, size, stream, self._clock, seconds, first)
 
     def calibration(
-        self, *, sizes: Sequence[int] = SIZES, tell: Callable[[str], None] = lambda line: None
+        self, *, sizes: Sequence[int] = SIZES, tell: Tell = lambda line: None
     ) -> Calibration:
-        """The unit costs of all joins, and of each."""
+        """The unit costs of all joins, and of each of the usual ones."""
         fitted: list[tuple[int, Costs]] = []
-        own: dict[str, list[Timed]] = {join: [] for join in MODELS}
+        own: dict[str, list[Timed]] = {join: [] for join in USUAL_JOINS}
         errors: dict[str, float] = {}
         for size in sorted(sizes):
             tell(f"joins with {size:,} bytes")
-            timed = self.times(RUNS, size)
+            others = self._times(OTHER_RUNS, size)
+            for join, runs in own.items():
+                found = self.own_times(join, size)
+                runs += found
+                others += found
             # A call costs the same at every size, and is seen best where there are most.
             known = {"call": fitted[0][1].call} if fitted else {}
-            others = self.times(OTHER_RUNS, size)
-            costs, off = fit([*timed, *others], self._read["buffered"], known)
+            costs, off = fit(others, self._read, known)
             fitted.append((size, costs))
             errors[str(size)] = off
             tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
-            for one in timed:
-                own[one.join].append(one)
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-        found = UnitCosts(tuple(fitted), self._read)
+        all_costs = UnitCosts(tuple(fitted), self._read)
         for join, runs in own.items():
-            found = with_own(found, join, runs)
-        return Calibration(found, host(), today, errors)
+            all_costs = with_own(all_costs, join, runs)
+        return Calibration(all_costs, host(), today, errors)
+
+    def with_joins(
+        self, calibration: Calibration, joins: Collection[str], *, tell: Tell = lambda line: None
+    ) -> Calibration:
+        """A calibration with the own costs of these joins, if it lacks them."""
+        costs = calibration.costs
+        for join in calibration.lacks(joins):
+            tell(f"costs of {join}")
+            runs = [one for size, _ in costs.sizes for one in self.own_times(join, size)]
+            costs = with_own(costs, join, runs)
+        return replace(calibration, costs=costs)
 
 
 def with_own(costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
@@ -318,7 +371,7 @@ def with_own(costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
     if not runs:
         return costs
     prior = np.array([_usual(usual[one.size]) for one in runs])
-    counts, target = _counts(runs, costs.read["buffered"])
+    counts, target = _counts(runs, costs.read)
     scale = _scale(counts * prior, target, OWN_WEIGHT)
     left = target / (counts * prior @ scale)
     sized = []
@@ -333,19 +386,23 @@ def with_own(costs: UnitCosts, join: str, runs: Sequence[Timed]) -> UnitCosts:
 # Reads.
 
 
-def measure_reads(master: FileMaster, clock: Clock) -> ReadCost:
-    """c_IO(b) = request + b · page, over runs of several lengths at random places."""
+def measure_reads(master: FileMaster, clock: Clock, *, seen: bool = False) -> ReadCost:
+    """c_IO(b) = request + b · page, over runs of several lengths at random places; those that are
+    `seen` follow each other, since only dense pages are."""
     generator = np.random.default_rng(1)
     lengths, seconds = [], []
     for length in READ_LENGTHS:
         length = min(length, max(master.pages // 2, 1))
-        count = max(2048 // length, 64)
+        count = min(LOOKED_PAGES, master.pages) // length if seen else max(1024 // length, 32)
         best = np.inf
-        for _ in range(SLICES):
+        for _ in range(READ_SLICES):
             # Others every time: what was read a moment ago is in the processor's caches.
             starts = generator.integers(0, max(master.pages - length, 1), count)
+            if seen:
+                first = generator.integers(0, master.pages - count * length + 1)
+                starts = first + length * np.arange(count)
             runs = np.stack([starts, np.full(count, length)], axis=1).astype(np.int64)
-            reader = master.reader(READ_BUFFER_PAGES)
+            reader = master.reader(READ_BUFFER_PAGES, windows=seen)
             try:
                 begin = clock.now_ns()
                 if not read_only_runs(reader.ring.kernel, runs):
@@ -394,10 +451,11 @@ def _time(
     )
     with operator:
         calls = _calls(operator, stream.batches)
-        expected = bool(seconds) and said.hits > LEAST_HITS * said.rows
-        _warm_up(operator, calls, master.pages if seconds else 0, clock, hits_expected=expected)
         if not seconds:
+            next(calls)
             return _slice(operator, run.join, size, said, calls, clock, 0.0)
+        _warm_up(operator, calls, clock, hits_expected=said.hit_share)
+        _to_loop_end(operator, calls, clock)
         begin = clock.now_ns()
         slices: list[Timed] = []
         while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
@@ -407,27 +465,25 @@ def _time(
     return slices[len(slices) // 4]
 
 
-def _warm_up(
-    operator: Operator, calls: _Calls, pages: int, clock: Clock, *, hits_expected: bool
-) -> None:
-    """Feed until the memory is full, one pass over the master has gone by, and the next ones have
-    hardly more hits than those before where some are expected, if time allows."""
-    begin, at, hits = clock.now_ns(), -1, -1.0
-    before = operator.stats
+def _warm_up(operator: Operator, calls: _Calls, clock: Clock, *, hits_expected: float) -> None:
+    """Feed until the memory is full and was so for as many rows as wait, and there are about as
+    many hits as expected or hardly more than a moment ago, if time allows. A join in which no row
+    waits is warm at once."""
+    begin, start, hits = clock.now_ns(), None, -1.0
     while True:
         refused, _ = next(calls)
-        now, spent = operator.stats, (clock.now_ns() - begin) / 1e9
-        if refused and at < 0:
-            at = now.pages_read
-        if spent >= LONGEST_WARM_S:
+        now = operator.stats
+        if not now.rows_waiting or (clock.now_ns() - begin) / 1e9 >= LONGEST_WARM_S:
             return
-        if at >= 0 and now.pages_read - at >= pages:
-            share = now.since(before).hit_share
-            if not hits_expected or 0 < share <= RISING * hits:
+        if start is None:
+            start = now if refused else None
+            continue
+        did = now.since(start)
+        if did.rows_in - did.hits >= max(now.rows_waiting, LEAST_WARM_ROWS):
+            share = did.hit_share
+            if share >= ENOUGH_HITS * hits_expected or 0 < share <= RISING * hits:
                 return
-            at, before, hits = now.pages_read, now, share
-        if spent >= WARM_S and operator.name == "memoryjoin":
-            return
+            start, hits = now, share
 
 
 _Calls = Iterator[tuple[bool, pa.RecordBatch | None]]
@@ -460,11 +516,9 @@ def _slice(
     clock: Clock,
     seconds: float,
 ) -> Timed:
-    if seconds:
-        _to_loop_end(operator, calls, clock)
     before = operator.stats
     held, held_bytes, took_s, begin = [], 0, 0.0, clock.now_ns()
-    most_held = max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2)
+    most_held = min(max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2), MOST_HELD_BYTES)
     while True:
         now = operator.loops
         _, results = next(calls)
@@ -524,13 +578,16 @@ def seen(said: Loop, did: JoinStats, rows: float) -> Loop:
         offered=said.offered * by_wait,
         watched=said.watched * by_page,
         pages=float(did.pages_read),
+        seen=said.seen * by_page,
         requests=float(did.requests),
         calls=said.calls * by_row,
     )
 
 
 def fit(
-    timed: Sequence[Timed], read: ReadCost, known: Mapping[str, float] | None = None
+    timed: Sequence[Timed],
+    read: Mapping[str, ReadCost],
+    known: Mapping[str, float] | None = None,
 ) -> tuple[Costs, float]:
     """The unit costs that explain the runs best, none below zero; and the median error left.
 
@@ -543,15 +600,14 @@ def fit(
     return Costs(*(scale * prior).tolist()), float(np.median(off))
 
 
-def _counts(timed: Sequence[Timed], read: ReadCost) -> tuple[_Floats, _Floats]:
+def _counts(timed: Sequence[Timed], read: Mapping[str, ReadCost]) -> tuple[_Floats, _Floats]:
     """How often each unit cost occurs in a second of each run, and the share of that second which
     they have to explain: all but the reads."""
     rows, busy = [], []
     for one in timed:
         counts = counted(one.loop, by_index=MODELS[one.join].by_index)
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
-        reading = one.loop.requests * read.request_s + one.loop.pages * read.page_s
-        busy.append(1 - reading / one.seconds)
+        busy.append(1 - reading_s(one.loop, read, "buffered") / one.seconds)
     return np.array(rows), np.maximum(np.array(busy), LEAST_BUSY)
 
 

@@ -55,6 +55,10 @@ class MemoryJoinModel(CostModel):
             settings=settings,
         )
 
+    def worked_bytes(self, plan: Plan) -> int:
+        """None: it was measured with a whole master in memory, whatever the memory."""
+        return 0
+
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         room = max(plan.output_rows / workload.results, 1.0)
         # Blocks until the output is full, of which the last is smaller.

@@ -112,9 +112,13 @@ class CostModel(ABC):
         """All of it at once."""
         loop = self.loop(workload, plan, costs)
         seconds = costs.loop_s(
-            loop, plan.memory_bytes, workload.io, by_index=self.by_index, join=self.name
+            loop, self.worked_bytes(plan), workload.io, by_index=self.by_index, join=self.name
         )
         return Prediction(self.name, plan, loop, seconds, loop.rows / seconds if seconds else 0.0)
+
+    def worked_bytes(self, plan: Plan) -> int:
+        """The memory that unit costs depend on: that in which the join goes here and there."""
+        return plan.memory_bytes
 
     # Parts that plans share.
 

@@ -25,11 +25,18 @@ from semistream.joins.sweepjoin import (
     MOST_BUFFER_BYTES,
     MOST_OUTPUT_BYTES,
     RUNS_IN_BUFFER,
+    SEEN_GAP,
 )
+from semistream.kernels.reading import OPENS, STAYS
+from semistream.store.reader import WINDOW_BYTES, WINDOW_SHARE
 
 REFUSED_SHARE = 0.5
 """Keys beyond those that the inequality wants, as a share of them: the join counts as wanted also
 what it refused in a sweep, and grows its cache for it; measured."""
+
+LOOKING = 6.0
+"""How much dearer than in these costs looking is beside joining in what the join measures: its rows
+fill the processor's caches, and much of `find` and `result` is not in its time of joining."""
 
 
 class SweepJoinModel(CostModel):
@@ -85,14 +92,19 @@ class SweepJoinModel(CostModel):
         keys = max(min((1 + REFUSED_SHARE) * keys, most), least)
         return keys, asked.top(keys), max(room - keys * record, 66 * slot) / slot
 
+    def _has_windows(self, workload: Workload, plan: Plan) -> bool:
+        """Whether the read buffer is large enough for windows."""
+        buffer = plan.buffer_pages * workload.page_bytes
+        return workload.io == "buffered" and buffer * WINDOW_SHARE >= WINDOW_BYTES
+
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         if costs is None:
-            return self._swept(workload, plan, 1.0)
+            return self._swept(workload, plan, 1.0, sees=True)
         # The more the disk counts, the fewer keys are cached: the share that agrees with itself.
         low, high = 0.0, 1.0
         for _ in range(10):
             disk_share = (low + high) / 2
-            loop = self._swept(workload, plan, disk_share)
+            loop = self._swept(workload, plan, disk_share, sees=costs.disk is None)
             if self._waiting(workload, plan, costs, loop) > disk_share:
                 low = disk_share
             else:
@@ -107,13 +119,13 @@ class SweepJoinModel(CostModel):
         cost = costs.at(plan.memory_bytes, self.name)
         found = cost.find + workload.results * cost.result
         joining = loop.waits * found + loop.far * cost.far + loop.pages * cost.page
-        reading = costs.io_s(loop, workload.io)
+        reading = costs.io_s(loop, workload.io) * (LOOKING if loop.seen else 1.0)
         if workload.io == "direct" or costs.disk is not None:
             busy = costs.busy_s(loop, plan.memory_bytes, by_index=True, join=self.name)
             reading = max(reading - busy, 0.0)
         return reading / max(reading + joining, 1e-12)
 
-    def _swept(self, workload: Workload, plan: Plan, disk_share: float) -> Loop:
+    def _swept(self, workload: Workload, plan: Plan, disk_share: float, *, sees: bool) -> Loop:
         keys, share, pool = self.shared(workload, plan, disk_share)
         waits = 2 * pool
         rows = waits / max(1 - share, 1e-6)
@@ -123,6 +135,10 @@ class SweepJoinModel(CostModel):
         )
         gap = GAP_BYTES[workload.io] // workload.page_bytes
         pages, requests, seeks = intake.runs(wanted, gap, longest)
+        seen = sees and self._has_windows(workload, plan) and 8 * pages >= OPENS * workload.pages
+        if seen and 2 * pool >= workload.pages:
+            pages, requests, seeks = intake.runs(wanted, SEEN_GAP, longest)
+            seen = 8 * pages >= STAYS * workload.pages
         results = rows * workload.results
         calls = results / plan.output_rows
         looked = rows + SPARE_ROWS * calls
@@ -136,6 +152,7 @@ class SweepJoinModel(CostModel):
             cache_looked_up=looked,
             offered=waits,
             pages=pages,
+            seen=pages if seen else 0.0,
             requests=requests,
             seeks=seeks,
             calls=max(calls, 1.0),

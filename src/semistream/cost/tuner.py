@@ -95,19 +95,24 @@ def least_memory(
     model = _model(join)
     low = least_for(model, workload)
     high = most or int(MOST_MEMORY * workload.pages * workload.page_bytes) + 4 * low
-    top = highest_rate(join, workload, high, costs)
     wanted = HEADROOM * rate
-    if top.rows_per_s < wanted:
-        raise OptionError(
-            f"{join} cannot reach {rate:,.0f} rows/s with a tenth to spare: "
-            f"{top.rows_per_s:,.0f} are predicted with {format_bytes(high)}, and more memory adds "
-            "nothing",
-            hint="lower the rate, try another join, or divide the stream among several joins",
-        )
-    bottom = highest_rate(join, workload, low, costs)
-    if bottom.rows_per_s >= wanted:
-        return bottom
-    best = top
+    best = found = highest_rate(join, workload, low, costs)
+    if best.rows_per_s >= wanted:
+        return best
+    # From below: with very much memory some joins are slower again.
+    size = low
+    while found.rows_per_s < wanted:
+        if size >= high:
+            raise OptionError(
+                f"{join} cannot reach {rate:,.0f} rows/s with a tenth to spare: at most "
+                f"{best.rows_per_s:,.0f} are predicted, with "
+                f"{format_bytes(best.prediction.plan.memory_bytes)}",
+                hint="lower the rate, try another join, or divide the stream among several joins",
+            )
+        low, size = size, min(2 * size, high)
+        found = highest_rate(join, workload, size, costs)
+        best = max(best, found, key=lambda one: one.rows_per_s)
+    high, best = size, found
     while high / low > MEMORY_STEP:
         middle = round((low * high) ** 0.5)
         found = highest_rate(join, workload, middle, costs)

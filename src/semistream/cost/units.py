@@ -14,7 +14,8 @@ class Loop:
 
     `rows` are the stream rows answered in it (w): `hits` at once, by a cache of rows (w_N), `waits`
     after waiting (w_S), of which `held` by pages in memory; `found` are rows that find their key in
-    a page without having waited. The papers' equations are sums of these counts, each times a unit
+    a page without having waited. Of the `pages` some are `seen` where the operating system has
+    them, instead of being read. The papers' equations are sums of these counts, each times a unit
     cost.
     """
 
@@ -32,6 +33,7 @@ class Loop:
     offered: float = 0.0
     watched: float = 0.0
     pages: float = 0.0
+    seen: float = 0.0
     requests: float = 0.0
     seeks: float = 0.0
     calls: float = 1.0
@@ -102,6 +104,13 @@ class Costs:
     call: float
 
 
+SEEN = "seen"
+"""The way of reading, beside buffered and direct, in which nothing is copied."""
+
+GROWTH, MOST_GROWTH = 1 / 3, 2.0
+"""Memory beyond the largest that was measured is slower by this power of its size, up to so many
+times: fewer of its places are in the processor's caches. Joins with 14, 28 and 56 MB had it so."""
+
 COST_NAMES = tuple(one.name for one in fields(Costs))
 
 SizedCosts = tuple[tuple[int, Costs], ...]
@@ -123,8 +132,9 @@ class UnitCosts:
     """The unit costs of a machine: `Costs` at some sizes of memory, and c_IO by way of reading.
 
     Memory that does not fit the processor's caches is slower; between two sizes costs are
-    interpolated, beyond them they stay as they are. `joins` has costs of single joins, where their
-    own runs told more than those of all joins together.
+    interpolated, beyond them they grow slowly (with one size alone they are the same everywhere).
+    `joins` has costs of single joins, where their own runs told more than those of all joins
+    together.
     """
 
     sizes: SizedCosts
@@ -146,7 +156,10 @@ class UnitCosts:
                         for name in COST_NAMES
                     )
                 )
-        return sizes[-1][1]
+        most, costs = sizes[-1]
+        known = len(self.sizes) > 1
+        growth = min((memory_bytes / most) ** GROWTH, MOST_GROWTH) if known else 1.0
+        return Costs(*(growth * getattr(costs, name) for name in COST_NAMES))
 
     def with_disk(self, disk: ModelledDisk) -> UnitCosts:
         """The same processor with a modelled disk."""
@@ -156,8 +169,7 @@ class UnitCosts:
         """Seconds for the reads of a loop."""
         if self.disk is not None:
             return loop.seeks * self.disk.seek_s + loop.pages * self.disk.page_s
-        cost = self.read[io]
-        return loop.requests * cost.request_s + loop.pages * cost.page_s
+        return reading_s(loop, self.read, io)
 
     def loop_s(
         self, loop: Loop, memory_bytes: float, io: str, *, by_index: bool, join: str = ""
@@ -208,6 +220,15 @@ def _sized(plain: Sequence[Mapping[str, Any]]) -> SizedCosts:
         (int(one["memory_bytes"]), Costs(**{name: one[name] for name in COST_NAMES}))
         for one in plain
     )
+
+
+def reading_s(loop: Loop, read: Mapping[str, ReadCost], io: str) -> float:
+    """Seconds for the reads of a loop: copies, and pages that are seen."""
+    share = loop.seen / loop.pages if loop.pages else 0.0
+    copying, looking = read[io], read.get(SEEN, read[io])
+    request_s = (1 - share) * copying.request_s + share * looking.request_s
+    page_s = (1 - share) * copying.page_s + share * looking.page_s
+    return loop.requests * request_s + loop.pages * page_s
 
 
 def counted(loop: Loop, *, by_index: bool) -> dict[str, float]:
