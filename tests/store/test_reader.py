@@ -170,6 +170,17 @@ def test_a_cold_cache_is_read_and_not_waited_for(wide: FileMaster) -> None:
     found.close()
 
 
+@pytest.mark.parametrize("length", [5, 30, 48])
+def test_runs_of_more_than_half_of_the_ring_find_room(wide: FileMaster, length: int) -> None:
+    """Windows leave 67 of these pages to the ring; a run lies in it in one piece."""
+    found = wide.reader(195, windows=True)
+    assert found.ring.ring_pages == 67
+    runs = [(at, length if at % 3 else 30) for at in range(0, 1000, 97)]
+    assert read(found, runs)
+    assert found.requests == len(runs)
+    found.close()
+
+
 def test_what_is_seen_is_checked_too(wide: FileMaster) -> None:
     flip(wide, 3)
     found = wide.reader(1024, windows=True)

@@ -35,7 +35,7 @@ from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError
 from semistream.cost import MODELS, UnitCosts, Workload
-from semistream.cost.calibrate import JoinTimer, Timed, with_own
+from semistream.cost.calibrate import JoinTimer, Timed, one_of_best, with_own
 from semistream.cost.model import Plan
 from semistream.cost.tuner import least_memory
 from semistream.joins.operator import Operator
@@ -178,7 +178,7 @@ def run_cells(
                     for _, cell in cells:
                         cell.measure_part()
                     timed += _times(timer, join, costs)
-                now = with_own(costs, join, timed)
+                now = with_own(costs, join, _best(timed))
                 for plan, cell in cells:
                     yield _cell(ground.master, plan, cell.result(), now)
 
@@ -187,6 +187,13 @@ def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
     if timer is None:
         return []
     return [one for size, _ in costs.sizes for one in timer.own_times(join, size)]
+
+
+def _best(runs: Sequence[Timed]) -> list[Timed]:
+    """Of each size and skew one of the best, as of a cell's parts."""
+    order = sorted(runs, key=lambda one: (one.size, one.skew))
+    same = itertools.groupby(order, key=lambda one: (one.size, one.skew))
+    return [one_of_best(list(those)) for _, those in same]
 
 
 def _cell(master: FileMaster, plan: Plan, result: CoreResult, costs: UnitCosts) -> CostCell:

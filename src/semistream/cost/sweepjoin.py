@@ -28,6 +28,7 @@ from semistream.joins.sweepjoin import (
     SEEN_GAP,
 )
 from semistream.kernels.reading import OPENS, STAYS
+from semistream.kernels.waiting import MARKED
 from semistream.store.reader import WINDOW_BYTES, WINDOW_SHARE
 
 REFUSED_SHARE = 0.5
@@ -58,7 +59,7 @@ class SweepJoinModel(CostModel):
         parts: dict[str, float] = {
             "index": workload.index_bytes,
             "output": output,
-            "page chains": 4 * max(workload.pages, 1),
+            "page chains": 4 * max(workload.pages, 1) + workload.pages // MARKED + 1,
             "read buffer": buffer * page,
             "scratch": index_scratch(workload) + row_room(workload, limit),
         }
@@ -146,7 +147,8 @@ class SweepJoinModel(CostModel):
             rows=rows,
             hits=rows - waits,
             waits=waits,
-            far=waits * far(plan.buffer_pages * workload.page_bytes),
+            # What is seen was in no cache of the processor before.
+            far=waits * (1.0 if seen else far(plan.buffer_pages * workload.page_bytes)),
             results=results,
             looked_up=looked * (1 - share),
             cache_looked_up=looked,

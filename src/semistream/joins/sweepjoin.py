@@ -18,6 +18,7 @@ from semistream.joins.indexed import IndexedJoin
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
+from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
 
 GAP_BYTES = {"direct": 32_768, "buffered": 4096}
@@ -126,7 +127,7 @@ class SweepJoin(IndexedJoin):
         # Small outputs cost time per step, large ones cost memory: a twelfth, then 256 kB at least.
         output = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
         parts = self.common_parts(index=True, output_share=output / limit)
-        parts["page chains"] = 4 * max(master.pages, 1)
+        parts["page chains"] = 4 * max(master.pages, 1) + master.pages // MARKED + 1
         buffer = min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // master.page_bytes
         parts["read buffer"] = max(buffer, 2) * master.page_bytes
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
@@ -143,7 +144,9 @@ class SweepJoin(IndexedJoin):
             self.absent = AbsentFilter(master, like=self.absent)
             self._flexible -= self.absent.size_bytes
             self.budget.set("absent filter", self.absent.size_bytes)
-        self.waiting = WaitingRows(self.binding, master.pages, self._flexible, blob_bytes)
+        self.waiting = WaitingRows(
+            self.binding, master.pages, self._flexible, blob_bytes, marks=True
+        )
         self.cache = TupleCache(
             self.binding, self._flexible, master.page_bytes, seed=self.seed, recalls=True
         )

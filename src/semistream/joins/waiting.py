@@ -15,6 +15,7 @@ from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import (
     BLOCK_BYTES,
     BLOCK_CONTENT,
+    MARKED,
     SAMPLE,
     WAITING,
     set_block_limit,
@@ -66,7 +67,8 @@ class WaitingRows:
     Memory is reserved for `capacity_bytes`, and used up to what `set_bytes` allows. One slot is
     kept for rows that pass through without waiting. With a `span` groups of so many buckets are
     queued in the order in which they ceased to be empty. With `rings` chains let their oldest row
-    go first, for eight bytes a bucket instead of four.
+    go first, for eight bytes a bucket instead of four. With `marks` the next bucket with rows is
+    found fast where there are few of them.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class WaitingRows:
         *,
         span: int = 0,
         rings: bool = False,
+        marks: bool = False,
     ) -> None:
         layout = binding.layout
         self.stride = layout.record_bytes
@@ -107,6 +110,8 @@ class WaitingRows:
             limit=1,
             used=1,
         )
+        if marks:
+            self.state.marks = np.zeros(buckets // MARKED + 1, np.uint8)
         if span:
             groups = max(-(-buckets // span), 1)
             self.state.queue = np.full((groups, 2), ABSENT, np.int32)

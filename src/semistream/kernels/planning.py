@@ -14,6 +14,7 @@ import numpy.typing as npt
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import at, load_i32
 from semistream.kernels.pages import is_continued
+from semistream.kernels.waiting import next_wanted
 
 _I64 = npt.NDArray[np.int64]
 
@@ -41,9 +42,7 @@ def sweep_runs(
         count, page = _runs_of_key(index, page, longest, runs, count, stop)
     shard = 0
     while count < runs.shape[0]:
-        last = page
-        while last < stop and load_i32(waiting.tail + 4 * last) < 0:
-            last += 1
+        last = next_wanted(waiting, page, stop)
         if last >= stop:
             return count, stop
         while at(index.shard_start, shard + 1) <= last:

@@ -348,6 +348,9 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
 def read_into_ring(ring: Any, request: int) -> bool:
     """Have a request's pages read into the ring; False while it has no room for them."""
     count = load_i64(request + REQ_COUNT)
+    if ring.used == 0:
+        # Nothing is held. A run of more than half of the ring may find room from its begin alone.
+        ring.write = np.int64(0)
     start, padding = ring.write, np.int64(0)
     if start + count > ring.ring_pages:
         # A run lies in one piece: leave the end of the ring unused and begin again.

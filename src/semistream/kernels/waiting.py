@@ -54,13 +54,16 @@ BLOCKS = struct_type("data free fresh limit used")
 
 WAITING = struct_type(
     "rows stride tail buckets arrived scratch blob_at flag_at flag_bit free fresh limit used "
-    "queue span oldest newest",
+    "queue span oldest newest marks",
     blocks=BLOCKS,
 )
 """Waiting rows: slots at `rows`, chains at `tail`. `flag_at` and `flag_bit` say where a row notes
 that it has met a partner. Slot 0 is for rows that pass through; it counts as used for ever.
 Where there is a `queue`, it lists groups of `span` buckets in the order in which they ceased to be
-empty; see `semistream.kernels.queue`."""
+empty; see `semistream.kernels.queue`. Where there are `marks`, one byte tells of MARKED buckets
+whether a slot may hang on any of them."""
+
+MARKED, MARK_BITS = 64, 6
 
 
 @inlined
@@ -111,6 +114,29 @@ def hang(waiting: Any, bucket: int, slot: int) -> None:
     store_i32(top, np.int32(slot))
     if waiting.queue != 0:
         enqueue(waiting, bucket)
+    if waiting.marks != 0:
+        store_u8(waiting.marks + (bucket >> MARK_BITS), np.uint8(1))
+
+
+@inlined
+def next_wanted(waiting: Any, bucket: int, stop: int) -> int:
+    """The first bucket from here on, before `stop`, on which a slot hangs; `stop` if there is none.
+
+    Marks without slots are taken away on the way.
+    """
+    while bucket < stop:
+        mark = waiting.marks + (bucket >> MARK_BITS)
+        end = min((bucket | (MARKED - 1)) + 1, stop)
+        if load_u8(mark) != 0:
+            whole = bucket & (MARKED - 1) == 0 and end - bucket == MARKED
+            while bucket < end:
+                if load_i32(waiting.tail + 4 * bucket) >= 0:
+                    return bucket
+                bucket += 1
+            if whole:
+                store_u8(mark, np.uint8(0))
+        bucket = end
+    return stop
 
 
 @inlined
