@@ -178,7 +178,7 @@ def test_unit_costs_between_sizes() -> None:
     costs = UnitCosts(((100, low), (10_000, high)), {"buffered": ReadCost(1.0, 2.0)})
     assert costs.at(1).read == 1.0
     assert costs.at(5050).read == pytest.approx(2.0)
-    assert costs.at(20_000).read == pytest.approx(3.0 * 2 ** (1 / 4))
+    assert costs.at(20_000).read == pytest.approx(3.0 * 2 ** (1 / 3))
     assert costs.at(10**9).read == 6.0
     assert UnitCosts(((100, low),), costs.read).at(10**9).read == 1.0
     assert costs.read["buffered"](3) == 7.0

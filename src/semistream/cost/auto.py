@@ -38,11 +38,8 @@ VOTES = 3
 """Looks in a row that must agree before a join gives way to another."""
 
 GAIN = 1.25
-"""A join gives way to one that is predicted to be faster by this factor: predictions may be off by
-as much, and going over costs time."""
-
-FIRST_GAIN = 1.1
-"""The default gives way at first to one that is predicted to be faster by this factor."""
+"""A join gives way to one that is predicted to be faster by this factor, at first and later:
+predictions may be off by as much."""
 
 MOVED = 0.05
 """The models are asked again when the share of different keys in a sample has moved by this much:
@@ -110,7 +107,7 @@ def choose(workload: Workload, memory_bytes: int, now: str | None = None) -> Cho
         return Choice(now or CANDIDATES[0], "no model fits so little memory")
     base = now if now in rates else next(iter(rates))
     best = max(rates, key=lambda name: rates[name])
-    if rates[best] < rates[base] * (FIRST_GAIN if now is None else GAIN):
+    if rates[best] < rates[base] * GAIN:
         best = base
     others = ", ".join(
         f"{name} {rate:,.0f}" for name, rate in sorted(rates.items(), key=lambda one: -one[1])

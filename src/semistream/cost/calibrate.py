@@ -330,14 +330,14 @@ class JoinTimer:
         errors: dict[str, float] = {}
         for size in sorted(sizes):
             tell(f"joins with {size:,} bytes")
-            others = self._times(OTHER_RUNS, size)
+            timed = self._times(OTHER_RUNS, size)
             for join, runs in own.items():
                 found = self.own_times(join, size)
                 runs += found
-                others += found
+                timed += found
             # A call costs the same at every size, and is seen best where there are most.
             known = {"call": fitted[0][1].call} if fitted else {}
-            costs, off = fit(others, self._read, known)
+            costs, off = fit(timed, self._read, known)
             fitted.append((size, costs))
             errors[str(size)] = off
             tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")

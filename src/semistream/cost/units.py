@@ -107,7 +107,7 @@ class Costs:
 SEEN = "seen"
 """The way of reading, beside buffered and direct, in which nothing is copied."""
 
-GROWTH, MOST_GROWTH = 1 / 4, 2.0
+GROWTH, MOST_GROWTH = 1 / 3, 2.0
 """Memory beyond the largest that was measured is slower by this power of its size, up to so many
 times: fewer of its places are in the processor's caches. Joins with 14, 28 and 56 MB had it so."""
 

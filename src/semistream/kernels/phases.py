@@ -32,6 +32,7 @@ from semistream.kernels.memory import (
     load_i32,
     load_i64,
     load_u8,
+    prefetch,
     store_i32,
     store_i64,
     store_u8,
@@ -54,6 +55,9 @@ from semistream.kernels.waiting import LINK, free_slot, hang, slot_address
 
 _I64 = npt.NDArray[np.int64]
 _I32 = npt.NDArray[np.int32]
+
+ABREAST = 64
+"""Lists that are walked side by side."""
 
 PHASE = struct_type(
     # Cached pages in order, how many, and which is next; whether all runs have been planned.
@@ -99,6 +103,7 @@ def sort_in(
     while slot >= 0:
         row = slot_address(waiting, slot)
         following = np.int64(load_i32(row + LINK))
+        prefetch(slot_address(waiting, max(following, 0)))
         word = load_i64(row)
         page = page_of(index, word) if phase.spans == 0 else word >> 32
         if page >= 0:
@@ -170,19 +175,38 @@ def count_wanted(
         store_u8(frames.touched + frame, np.uint8(0))
     several = changes.size > 0
     changes[:] = 0
-    for page in range(index.pages):
-        slot = np.int64(load_i32(waiting.tail + 4 * page))
-        rows = 0
-        while slot >= 0:
-            row = slot_address(waiting, slot)
-            rows += 1
+    # Lists of neighbours are walked side by side: the memory of many rows is on its way at once.
+    walked = np.empty(ABREAST, np.int64)
+    slots = np.empty(ABREAST, np.int64)
+    counts = np.empty(ABREAST, np.int64)
+    for first in range(0, index.pages, ABREAST):
+        beside = min(ABREAST, index.pages - first)
+        active = 0
+        for i in range(beside):
+            counts[i] = 0
+            slot = np.int64(load_i32(waiting.tail + 4 * (first + i)))
+            if slot >= 0:
+                prefetch(slot_address(waiting, slot))
+                walked[active], slots[active] = i, slot
+                active += 1
+        while active > 0:
+            still = 0
+            for k in range(active):
+                i, row = walked[k], slot_address(waiting, slots[k])
+                counts[i] += 1
+                if several:
+                    changes[last_page(index, phase.spans != 0, row, first + i) + 1] -= 1
+                following = np.int64(load_i32(row + LINK))
+                if following >= 0:
+                    prefetch(slot_address(waiting, following))
+                    walked[still], slots[still] = i, following
+                    still += 1
+            active = still
+        for i in range(beside):
             if several:
-                changes[last_page(index, phase.spans != 0, row, page) + 1] -= 1
-            slot = np.int64(load_i32(row + LINK))
-        if several:
-            changes[page] += rows
-        else:
-            _want(frames, page, rows)
+                changes[first + i] += counts[i]
+            else:
+                _want(frames, first + i, counts[i])
     histogram[:] = 0
     pages, here = 0, np.int64(0)
     for page in range(index.pages):
