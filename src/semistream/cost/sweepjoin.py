@@ -39,6 +39,10 @@ LOOKING = 6.0
 """How much dearer than in these costs looking is beside joining in what the join measures: its rows
 fill the processor's caches, and much of `find` and `result` is not in its time of joining."""
 
+AHEAD_BYTES = 14_000_000
+"""More memory than this is not slower memory: rows are taken in, collected and joined in passes
+that ask for it ahead of its use. With 12 and 24 MB the rates are the same."""
+
 
 class SweepJoinModel(CostModel):
     """A loop is a sweep: with P rows in the pool 2·P rows wait for it, since each waits half.
@@ -72,6 +76,9 @@ class SweepJoinModel(CostModel):
             output_rows=output_rows(workload, output),
             settings=settings,
         )
+
+    def worked_bytes(self, plan: Plan) -> int:
+        return min(plan.memory_bytes, AHEAD_BYTES)
 
     def shared(
         self, workload: Workload, plan: Plan, disk_share: float
@@ -117,12 +124,12 @@ class SweepJoinModel(CostModel):
 
         To the join copies of what the operating system has in its cache are waiting as well.
         """
-        cost = costs.at(plan.memory_bytes, self.name)
+        cost = costs.at(self.worked_bytes(plan), self.name)
         found = cost.find + workload.results * cost.result
         joining = loop.waits * found + loop.far * cost.far + loop.pages * cost.page
         reading = costs.io_s(loop, workload.io) * (LOOKING if loop.seen else 1.0)
         if workload.io == "direct" or costs.disk is not None:
-            busy = costs.busy_s(loop, plan.memory_bytes, by_index=True, join=self.name)
+            busy = costs.busy_s(loop, self.worked_bytes(plan), by_index=True, join=self.name)
             reading = max(reading - busy, 0.0)
         return reading / max(reading + joining, 1e-12)
 
