@@ -34,6 +34,7 @@ from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import BudgetError, OptionError, unknown_name
 from semistream.core.progress import Report
 from semistream.core.stats import JoinStats, latency_percentile_s
+from semistream.cost.calibrate import bytes_to_hold, one_of_best
 from semistream.joins.operator import Operator
 from semistream.joins.registry import JOINS, make_join
 from semistream.store.file import IO_MODES, FileMaster
@@ -45,7 +46,6 @@ CORE_JOINS = ("inlj", "meshjoin", "hybridjoin", "sweepjoin")
 BATCH_ROWS = 65_536
 MOST_STREAM_ROWS = 4_000_000
 LEAST_MEASURED_ROWS = 10_000
-LEAST_HELD_BYTES, MOST_HELD_BYTES = 4_000_000, 32_000_000
 DRY_ROWS = 20_000
 PARTS = 5
 """Parts of the measured time of which one counts, where whole loops are measured."""
@@ -182,7 +182,7 @@ def run_core(
         grid = itertools.product(options.skews, options.memories, options.joins)
         for number, (skew, memory, join) in enumerate(grid, start=1):
             tell(f"[{number:2}/{options.cells}] {join}, memory {memory}, skew {skew:g}")
-            yield measure(
+            cell = Cell(
                 ground,
                 join=join,
                 memory=memory,
@@ -192,6 +192,7 @@ def run_core(
                 clock=clock,
                 **options.of_join(join),
             )
+            yield measure(cell)
 
 
 @dataclass(frozen=True)
@@ -237,12 +238,12 @@ def prepared(
         yield ground
 
 
-def measure(ground: Ground, **cell: Any) -> CoreResult:
-    """Run one `Cell` from its beginning to its end."""
-    with Cell(ground, **cell) as running:
-        for _ in range(running.parts):
-            running.measure_part()
-        return running.result()
+def measure(cell: Cell) -> CoreResult:
+    """All parts of a cell, one after the other, and its end."""
+    with cell:
+        for _ in range(cell.parts):
+            cell.measure_part()
+        return cell.result()
 
 
 class Cell:
@@ -284,8 +285,7 @@ class Cell:
             if whole_loops:
                 _to_loop_end(self._feed, self._produced, seconds, clock)
             self._growth.pause()
-            half = self._operator.stats.bytes_limit // 2
-            self._held_bytes = min(max(half, LEAST_HELD_BYTES), MOST_HELD_BYTES)
+            self._held_bytes = bytes_to_hold(self._operator.stats.bytes_limit)
             self._stack = stack.pop_all()
 
     def measure_part(self) -> None:
@@ -308,8 +308,7 @@ class Cell:
             self._produced.add(batch)
         final, master = self._operator.stats, self._ground.master
         before, after = self._done[0].before, self._done[-1].after
-        parts = sorted(self._done, key=lambda part: part.seconds / max(part.rows, 1))
-        timed = parts[len(parts) // 4]
+        timed = one_of_best(self._done, _Part.seconds_per_row)
         expected = self._ground.expected[self._skew]
         rows = _answered(after) - _answered(before)
         pages, seeks = after.pages_read - before.pages_read, after.seeks - before.seeks
@@ -422,6 +421,10 @@ class _Part(NamedTuple):
     def rows(self) -> int:
         """Stream rows that were answered in it."""
         return _answered(self.after) - _answered(self.before)
+
+    def seconds_per_row(self) -> float:
+        """What one of them took."""
+        return self.seconds / max(self.rows, 1)
 
 
 def _to_loop_end(feed: _Feed, produced: Checksum, longest_s: float, clock: Clock) -> None:

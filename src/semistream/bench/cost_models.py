@@ -193,7 +193,7 @@ def _best(runs: Sequence[Timed]) -> list[Timed]:
     """Of each size and skew one of the best, as of a cell's parts."""
     order = sorted(runs, key=lambda one: (one.size, one.skew))
     same = itertools.groupby(order, key=lambda one: (one.size, one.skew))
-    return [one_of_best(list(those)) for _, those in same]
+    return [one_of_best(list(those), Timed.seconds_per_row) for _, those in same]
 
 
 def _cell(master: FileMaster, plan: Plan, result: CoreResult, costs: UnitCosts) -> CostCell:
@@ -246,18 +246,17 @@ def run_buffers(
                     f"[round {turn + 1}/{ROUNDS}] {join}, memory {memory}, skew {skew:g}, "
                     f"{model.tunes} {value}"
                 )
-                found.append(
-                    measure(
-                        ground,
-                        join=join,
-                        memory=memory,
-                        skew=skew,
-                        seconds=grid.cell_s / ROUNDS,
-                        seed=grid.seed,
-                        clock=clock,
-                        **{model.tunes: value},
-                    )
+                cell = Cell(
+                    ground,
+                    join=join,
+                    memory=memory,
+                    skew=skew,
+                    seconds=grid.cell_s / ROUNDS,
+                    seed=grid.seed,
+                    clock=clock,
+                    **{model.tunes: value},
                 )
+                found.append(measure(cell))
             measured = [statistics.median(one.rows_per_s for one in found) for found in rounds]
             verified = all(one.verified for found in rounds for one in found)
             said = max(range(len(values)), key=lambda i: predicted[i])

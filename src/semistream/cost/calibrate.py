@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -97,7 +97,6 @@ LEAST_BUSY = 0.05
 """A join works for at least this part of its time, whatever its reads seem to take."""
 
 LEAST_HELD_BYTES, MOST_HELD_BYTES = 4_000_000, 32_000_000
-"""Results that are kept before somebody looks at them: half of a join's memory, within these."""
 
 LINE_BYTES = 64
 
@@ -121,6 +120,7 @@ PRIOR = Costs(
 """What each unit cost is about, on machines of the last years."""
 
 _Floats = npt.NDArray[np.float64]
+_Measured = TypeVar("_Measured")
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,10 @@ class Timed:
     loop: Loop
     seconds: float
     skew: float = 0.0
+
+    def seconds_per_row(self) -> float:
+        """What a stream row took."""
+        return self.seconds / self.loop.rows
 
 
 @dataclass(frozen=True)
@@ -321,14 +325,12 @@ class JoinTimer:
         timed = _time(self._master, run, size, stream, self._clock, seconds, first)
         return replace(timed, skew=run.skew)
 
-    def calibration(
-        self, *, sizes: Sequence[int] = SIZES, tell: Tell = lambda line: None
-    ) -> Calibration:
+    def calibration(self, *, tell: Tell = lambda line: None) -> Calibration:
         """The unit costs of all joins, and of each of the usual ones."""
         fitted: list[tuple[int, Costs]] = []
         own: dict[str, list[Timed]] = {join: [] for join in USUAL_JOINS}
         errors: dict[str, float] = {}
-        for size in sorted(sizes):
+        for size in SIZES:
             tell(f"joins with {size:,} bytes")
             timed = self._times(OTHER_RUNS, size)
             for join, runs in own.items():
@@ -460,13 +462,15 @@ def _time(
         slices: list[Timed] = []
         while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
             slices.append(_slice(operator, run.join, size, said, calls, clock, seconds / SLICES))
-    return one_of_best(slices)
+    return one_of_best(slices, Timed.seconds_per_row)
 
 
-def one_of_best(runs: Sequence[Timed]) -> Timed:
+def one_of_best(
+    runs: Sequence[_Measured], seconds_per_row: Callable[[_Measured], float]
+) -> _Measured:
     """Of runs of the same: what disturbs one makes it slower, never faster; the very best may have
     had luck."""
-    return sorted(runs, key=lambda one: one.seconds / one.loop.rows)[len(runs) // 4]
+    return sorted(runs, key=seconds_per_row)[len(runs) // 4]
 
 
 def _warm_up(operator: Operator, calls: _Calls, clock: Clock, *, hits_expected: float) -> None:
@@ -522,7 +526,7 @@ def _slice(
 ) -> Timed:
     before = operator.stats
     held, held_bytes, took_s, begin = [], 0, 0.0, clock.now_ns()
-    most_held = min(max(LEAST_HELD_BYTES, operator.stats.bytes_limit // 2), MOST_HELD_BYTES)
+    most_held = bytes_to_hold(operator.stats.bytes_limit)
     while True:
         now = operator.loops
         _, results = next(calls)
@@ -543,6 +547,15 @@ def _slice(
     did = after.since(before)
     rows = max(float(did.rows_in - after.rows_waiting + before.rows_waiting), 1.0)
     return Timed(join, size, seen(said, did, rows), took_s)
+
+
+def bytes_to_hold(memory_bytes: int) -> int:
+    """Results that are kept before somebody looks at them: half of a join's memory, within bounds.
+
+    With few there would be many pauses in which reads go on. Very many are memory that is touched
+    for the first time, which no join is to be charged for.
+    """
+    return min(max(memory_bytes // 2, LEAST_HELD_BYTES), MOST_HELD_BYTES)
 
 
 def _look_at(results: Sequence[pa.RecordBatch]) -> None:

@@ -147,7 +147,8 @@ def _costs(calibration: Path | None, folder: Path) -> Iterator[tuple[UnitCosts, 
 def run_cost_models_command(setting: Setting, settle: float, as_json: bool) -> bool:
     """Compare predicted with measured rates and c_loop of every join.
 
-    Without --calibration the costs of each join are measured again before and after its cells.
+    Without --calibration the costs of each join are measured again before its cells and between
+    their parts.
 
     Ends with code 1 if a result is not what DuckDB's join gives, if the median error is above
     15 %, or any above 40 %.
