@@ -156,7 +156,7 @@ OTHER_RUNS = (
     Run("meshjoin", SKEWS[0], {"chunk": 65_536}),
     Run("hybridjoin", SKEWS[0], {"partition_pages": 8}),
 )
-"""With other sizes of reads: they help to tell the costs of all joins apart."""
+"""With other sizes of reads: they help to tell costs apart."""
 
 
 @dataclass(frozen=True)
@@ -305,8 +305,9 @@ class JoinTimer:
         self._loaded: set[str] = set()
 
     def own_times(self, join: str, size: int) -> list[Timed]:
-        """Runs of a join as it is without options: they tell its own costs."""
-        return self._times([Run(join, skew) for skew in SKEWS], size)
+        """Runs of a join that tell its own costs: as it is without options, and others of it."""
+        usual = [Run(join, skew) for skew in SKEWS]
+        return self._times([*usual, *(run for run in OTHER_RUNS if run.join == join)], size)
 
     def _times(self, runs: Sequence[Run], size: int) -> list[Timed]:
         """Runs of joins with this memory; those are left out that need more."""
@@ -332,7 +333,7 @@ class JoinTimer:
         errors: dict[str, float] = {}
         for size in SIZES:
             tell(f"joins with {size:,} bytes")
-            timed = self._times(OTHER_RUNS, size)
+            timed: list[Timed] = []
             for join, runs in own.items():
                 found = self.own_times(join, size)
                 runs += found
