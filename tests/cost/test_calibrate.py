@@ -56,12 +56,12 @@ def test_the_fit_explains_runs_that_are_made_of_known_costs() -> None:
             count * getattr(costs, name) for name, count in counted(loop, by_index=by_index).items()
         )
         seconds += loop.requests * READ.request_s + loop.pages * READ.page_s
-        runs.append(Timed(join, 1, loop, seconds))
+        runs.append(Timed(Run(join), 1, loop, seconds))
     found, off = fit(runs, {"buffered": READ})
     assert off < 0.02
     check = UnitCosts(((1, found),), {"buffered": READ})
     for one in runs:
-        by_index = MODELS[one.join].by_index
+        by_index = MODELS[one.run.join].by_index
         assert check.loop_s(one.loop, 1, "buffered", by_index=by_index) == pytest.approx(
             one.seconds, rel=0.1
         )
@@ -73,7 +73,7 @@ def test_a_join_that_is_slower_in_all_gets_costs_of_its_own() -> None:
     common = UnitCosts(((1, module.PRIOR),), {"buffered": READ})
     usual = common.busy_s(loop, 1, by_index=True)
     reading = common.io_s(loop, "buffered")
-    found = with_own(common, "hybridjoin", [Timed("hybridjoin", 1, loop, 3 * usual + reading)])
+    found = with_own(common, "hybridjoin", [Timed(Run("hybridjoin"), 1, loop, 3 * usual + reading)])
     own = found.at(1, "hybridjoin")
     for name in ("append", "find", "result", "look_up"):
         assert getattr(own, name) == pytest.approx(3 * getattr(module.PRIOR, name), rel=0.05)
@@ -93,8 +93,8 @@ def test_runs_of_two_sizes_tell_pages_from_rows() -> None:
         return truth.loop_s(loop(pages), 1, "buffered", by_index=True)
 
     runs = [
-        Timed("hybridjoin", 1, loop(5e5), took(5e5)),
-        Timed("hybridjoin", 9, loop(2e4), took(2e4)),
+        Timed(Run("hybridjoin"), 1, loop(5e5), took(5e5)),
+        Timed(Run("hybridjoin"), 9, loop(2e4), took(2e4)),
     ]
     found = with_own(common, "hybridjoin", runs)
     for size in (1, 9):
@@ -106,7 +106,7 @@ def test_costs_of_one_join_can_be_measured_again() -> None:
     loop = Loop(rows=1e6, waits=1e6, results=1e6, looked_up=1e6, pages=1e4, requests=1e3, calls=50)
     before = UnitCosts(((1, module.PRIOR), (9, module.PRIOR)), {"buffered": READ})
     took = before.loop_s(loop, 9, "buffered", by_index=True)
-    runs = [Timed("hybridjoin", 1, loop, took), Timed("hybridjoin", 9, loop, 2 * took)]
+    runs = [Timed(Run("hybridjoin"), 1, loop, took), Timed(Run("hybridjoin"), 9, loop, 2 * took)]
     after = with_own(before, "hybridjoin", runs)
     for size, factor in ((1, 1), (9, 2)):
         own = after.loop_s(loop, size, "buffered", by_index=True, join="hybridjoin")

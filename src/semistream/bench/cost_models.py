@@ -190,9 +190,9 @@ def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
 
 
 def _best(runs: Sequence[Timed]) -> list[Timed]:
-    """Of each size and skew one of the best, as of a cell's parts."""
-    order = sorted(runs, key=lambda one: (one.size, one.skew))
-    same = itertools.groupby(order, key=lambda one: (one.size, one.skew))
+    """Of each size and run one of the best, as of a cell's parts."""
+    order = sorted(runs, key=lambda one: (one.size, str(one.run)))
+    same = itertools.groupby(order, key=lambda one: (one.size, str(one.run)))
     return [one_of_best(list(those), Timed.seconds_per_row) for _, those in same]
 
 

@@ -67,7 +67,7 @@ SKEWS = (0.0, 0.9)
 SLICES = 5
 READ_SLICES = 3
 RUN_S = 0.08
-LONGEST_LOOP_S = 1.0
+LONGEST_LOOP_S = 1.5
 LONGEST_WARM_S, LEAST_WARM_ROWS = 2.0, 10_000
 STEADY, NO_HITS = 0.15, 0.01
 """A cache is filled until the share of hits is near to what is expected, or to what it was before:
@@ -124,21 +124,6 @@ _Measured = TypeVar("_Measured")
 
 
 @dataclass(frozen=True)
-class Timed:
-    """A short run of a join: what it did, and how long it took."""
-
-    join: str
-    size: int
-    loop: Loop
-    seconds: float
-    skew: float = 0.0
-
-    def seconds_per_row(self) -> float:
-        """What a stream row took."""
-        return self.seconds / self.loop.rows
-
-
-@dataclass(frozen=True)
 class Run:
     """What to run: a join with some options on a stream with some skew."""
 
@@ -147,16 +132,28 @@ class Run:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Timed:
+    """A short run of a join: what it did, and how long it took."""
+
+    run: Run
+    size: int
+    loop: Loop
+    seconds: float
+
+    def seconds_per_row(self) -> float:
+        """What a stream row took."""
+        return self.seconds / self.loop.rows
+
+
 USUAL_JOINS = (
     "memoryjoin", "inlj", "meshjoin", "hybridjoin", "cachejoin", "sscj", "ssij", "sweepjoin",
 )  # fmt: skip
 """Joins whose runs tell the costs of all joins: everything that joins do occurs in one of them."""
 
-OTHER_RUNS = (
-    Run("meshjoin", SKEWS[0], {"chunk": 65_536}),
-    Run("hybridjoin", SKEWS[0], {"partition_pages": 8}),
-)
-"""With other sizes of reads: they help to tell costs apart."""
+OTHER_SIZES = {"chunk": 65_536, "partition_pages": 8}
+"""Reads of other sizes than usual, by the option that sets them. Joins are timed with these too, or
+what each of their turns costs could not be told from what rows and pages cost."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +274,19 @@ def join_timer(
         path = Path(made) / "calibration.master"
         build_master(path, _master_rows(), "key")
         with open_master(path) as master:
+            _check_pages(master)
             yield JoinTimer(master, read or _measured_reads(path, tell))
+
+
+def _check_pages(master: FileMaster) -> None:
+    """Read all pages, so that no join that is timed has to check them: that is done once."""
+    reader = master.reader(READ_BUFFER_PAGES)
+    try:
+        runs = np.stack([np.arange(master.pages), np.ones(master.pages, np.int64)], axis=1)
+        if not read_only_runs(reader.ring.kernel, runs):
+            raise reader.error()
+    finally:
+        reader.close()
 
 
 def _measured_reads(path: Path, tell: Tell) -> dict[str, ReadCost]:
@@ -305,9 +314,12 @@ class JoinTimer:
         self._loaded: set[str] = set()
 
     def own_times(self, join: str, size: int) -> list[Timed]:
-        """Runs of a join that tell its own costs: as it is without options, and others of it."""
-        usual = [Run(join, skew) for skew in SKEWS]
-        return self._times([*usual, *(run for run in OTHER_RUNS if run.join == join)], size)
+        """Runs of a join that tell its own costs: as it usually is, and with other reads."""
+        runs = [Run(join, skew) for skew in SKEWS]
+        tunes = MODELS[join].tunes
+        if tunes in OTHER_SIZES:
+            runs.append(Run(join, SKEWS[0], {tunes: OTHER_SIZES[tunes]}))
+        return self._times(runs, size)
 
     def _times(self, runs: Sequence[Run], size: int) -> list[Timed]:
         """Runs of joins with this memory; those are left out that need more."""
@@ -323,8 +335,7 @@ class JoinTimer:
     def _time(self, run: Run, size: int, seconds: float) -> Timed:
         first = UnitCosts(((1, PRIOR),), self._read)
         stream = self._streams[run.skew]
-        timed = _time(self._master, run, size, stream, self._clock, seconds, first)
-        return replace(timed, skew=run.skew)
+        return _time(self._master, run, size, stream, self._clock, seconds, first)
 
     def calibration(self, *, tell: Tell = lambda line: None) -> Calibration:
         """The unit costs of all joins, and of each of the usual ones."""
@@ -405,7 +416,7 @@ def measure_reads(master: FileMaster, clock: Clock, *, seen: bool = False) -> Re
                 first = generator.integers(0, master.pages - count * length + 1)
                 starts = first + length * np.arange(count)
             runs = np.stack([starts, np.full(count, length)], axis=1).astype(np.int64)
-            reader = master.reader(READ_BUFFER_PAGES, windows=seen)
+            reader = master.reader(READ_BUFFER_PAGES, windows=seen, check=False)
             try:
                 begin = clock.now_ns()
                 if not read_only_runs(reader.ring.kernel, runs):
@@ -439,9 +450,8 @@ def _time(
     if run.join == "memoryjoin":
         memory += 2 * master.data_bytes
     model = MODELS[run.join]
-    said = model.loop(
-        stream.workload, model.plan(stream.workload, memory, costs, **run.options), costs
-    )
+    plan = model.plan(stream.workload, memory, costs, **run.options)
+    said, period = model.loop(stream.workload, plan, costs), model.period(plan)
     operator = make_join(
         run.join,
         master,
@@ -456,13 +466,14 @@ def _time(
         calls = _calls(operator, stream.batches)
         if not seconds:
             next(calls)
-            return _slice(operator, run.join, size, said, calls, clock, 0.0)
+            return _slice(operator, run, size, said, calls, clock, 0.0, 1)
         _warm_up(operator, calls, clock, hits_expected=said.hit_share)
         _to_loop_end(operator, calls, clock)
         begin = clock.now_ns()
         slices: list[Timed] = []
         while len(slices) < SLICES and (clock.now_ns() - begin) / 1e9 < 3 * seconds:
-            slices.append(_slice(operator, run.join, size, said, calls, clock, seconds / SLICES))
+            each_s = seconds / SLICES
+            slices.append(_slice(operator, run, size, said, calls, clock, each_s, period))
     return one_of_best(slices, Timed.seconds_per_row)
 
 
@@ -518,14 +529,15 @@ def _to_loop_end(operator: Operator, calls: _Calls, clock: Clock) -> None:
 
 def _slice(
     operator: Operator,
-    join: str,
+    run: Run,
     size: int,
     said: Loop,
     calls: _Calls,
     clock: Clock,
     seconds: float,
+    period: int,
 ) -> Timed:
-    before = operator.stats
+    before, last_loop = operator.stats, operator.loops + period
     held, held_bytes, took_s, begin = [], 0, 0.0, clock.now_ns()
     most_held = bytes_to_hold(operator.stats.bytes_limit)
     while True:
@@ -535,9 +547,10 @@ def _slice(
             held.append(results)
             held_bytes += results.nbytes
         spent_s = (clock.now_ns() - begin) / 1e9
-        enough = took_s + spent_s >= seconds and operator.stats.rows_in > before.rows_in
         # Whole loops: a join may do one thing at first and another later in each of them.
-        done = enough and (operator.loops > now or took_s + spent_s >= LONGEST_LOOP_S)
+        loop_ended = operator.loops > now and operator.loops >= last_loop
+        long_s = seconds if loop_ended else LONGEST_LOOP_S
+        done = took_s + spent_s >= long_s and operator.stats.rows_in > before.rows_in
         if done or held_bytes >= most_held:
             took_s += spent_s
             _look_at(held)
@@ -547,7 +560,7 @@ def _slice(
     after = operator.stats
     did = after.since(before)
     rows = max(float(did.rows_in - after.rows_waiting + before.rows_waiting), 1.0)
-    return Timed(join, size, seen(said, did, rows), took_s)
+    return Timed(run, size, seen(said, did, rows), took_s)
 
 
 def bytes_to_hold(memory_bytes: int) -> int:
@@ -623,7 +636,7 @@ def _counts(timed: Sequence[Timed], read: Mapping[str, ReadCost]) -> tuple[_Floa
     they have to explain: all but the reads."""
     rows, busy = [], []
     for one in timed:
-        counts = counted(one.loop, by_index=MODELS[one.join].by_index)
+        counts = counted(one.loop, by_index=MODELS[one.run.join].by_index)
         rows.append([counts[name] / one.seconds for name in COST_NAMES])
         busy.append(1 - reading_s(one.loop, read, "buffered") / one.seconds)
     return np.array(rows), np.maximum(np.array(busy), LEAST_BUSY)

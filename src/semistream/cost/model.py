@@ -120,6 +120,10 @@ class CostModel(ABC):
         """The memory that unit costs depend on: that in which the join goes here and there."""
         return plan.memory_bytes
 
+    def period(self, plan: Plan) -> int:
+        """Loops after which the join does the same again."""
+        return 1
+
     # Parts that plans share.
 
     def divided(

@@ -11,8 +11,8 @@ from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.ssbj import own_parts
 
-WATCHING = 2 / 3
-"""Two of three cycles count or collect the records of watched keys."""
+CYCLES, WATCHING = 3, 2 / 3
+"""Of three cycles through the master two count or collect the records of watched keys."""
 
 
 class SsbjModel(ScanModel):
@@ -53,6 +53,9 @@ class SsbjModel(ScanModel):
         return self.scanned(
             workload, held, entering, hit_share=share, has_cache=True, watched=WATCHING
         )
+
+    def period(self, plan: Plan) -> int:
+        return CYCLES * plan.packets
 
     def printed_c_loop(self, workload: Workload, plan: Plan, costs: UnitCosts) -> float:
         """Eq. 2: c_loop = c_IO(b) + b·(c_H + c_B) + w_N·(c_S + c_H + c_O) + w_S·(…)."""

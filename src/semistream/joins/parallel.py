@@ -44,7 +44,7 @@ has an output, a read buffer and lists of its own, and pages have longer entries
 LEAST_MASTER = 16_000_000
 """Below this size of the master one thread is the default."""
 
-LEAST_FIRST = 16_384
+LEAST_FIRST = 8192
 """With fewer rows in the first batch one thread is the default: each batch would be divided, woken
 up for and handed out in parts, which takes longer than the work on so few rows."""
 

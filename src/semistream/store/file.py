@@ -187,8 +187,10 @@ class FileMaster:
         depth: int = DEFAULT_DEPTH,
         measure: bool = True,
         windows: bool = False,
+        check: bool = True,
     ) -> PageReader:
-        """A reader with buffers of its own."""
+        """A reader with buffers of its own. Pages are checked when they are read for the first
+        time, unless `check` is off (for measuring what reads alone take)."""
         return PageReader(
             str(self.path),
             self._files,
@@ -198,7 +200,7 @@ class FileMaster:
             direct=self.io == "direct",
             depth=depth,
             measure=measure,
-            checked=self._checked,
+            checked=self._checked if check else None,
             places=self._places,
             windows=windows,
         )
