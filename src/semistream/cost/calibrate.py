@@ -73,9 +73,6 @@ STEADY, NO_HITS = 0.15, 0.01
 """A cache is filled until the share of hits is near to what is expected, or to what it was before:
 so much of it apart, and a little."""
 
-MOST_PAGES_PER_ROW = 2.0
-"""A join that reads more is not at its usual work: next to no memory is left for rows."""
-
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
 READ_BUFFER_PAGES = 512
 LOOKED_PAGES = 8192
@@ -330,7 +327,7 @@ class JoinTimer:
                     self._time(run, size, 0.0)
                     self._loaded.add(run.join)
                 done.append(self._time(run, size, RUN_S))
-        return [one for one in done if one.loop.pages <= MOST_PAGES_PER_ROW * one.loop.rows]
+        return done
 
     def _time(self, run: Run, size: int, seconds: float) -> Timed:
         first = UnitCosts(((1, PRIOR),), self._read)
