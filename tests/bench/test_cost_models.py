@@ -11,8 +11,10 @@ import pytest
 from semistream.bench import auto as auto_module
 from semistream.bench.auto import _Stream, run_auto
 from semistream.bench.core import CoreOptions
-from semistream.bench.cost_models import run_buffers, run_cells, run_least_memory
+from semistream.bench.cost_models import best_runs, run_buffers, run_cells, run_least_memory
 from semistream.core.errors import OptionError
+from semistream.cost import Loop
+from semistream.cost.calibrate import Run, Timed
 from tests.cost.typical import TYPICAL
 
 GRID = CoreOptions(
@@ -47,6 +49,14 @@ def test_cells(workdir: Path) -> None:
         # Counts do not depend on the machine: the models must be right about them.
         assert cell.predicted_pages_per_row == pytest.approx(cell.measured_pages_per_row, rel=0.4)
         assert cell.predicted_hit_share == pytest.approx(cell.measured_hit_share, abs=0.15)
+
+
+def test_runs_with_other_reads_are_not_taken_for_slow_ones() -> None:
+    loop = Loop(rows=1000)
+    usual, other = Run("meshjoin"), Run("meshjoin", options={"chunk": 65_536})
+    seconds = ((usual, (3.0, 1.0, 2.0)), (other, (8.0, 9.0, 7.0)))
+    runs = [Timed(run, 1, loop, took) for run, times in seconds for took in times]
+    assert {str(one.run): one.seconds for one in best_runs(runs)} == {str(usual): 1, str(other): 7}
 
 
 def test_sizes_of_reads(workdir: Path) -> None:

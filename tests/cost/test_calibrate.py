@@ -136,7 +136,7 @@ def little_to_measure() -> Iterator[None]:
         patch.setattr(module, "RUN_S", 0.03)
         patch.setattr(module, "SIZES", (1_000_000,))
         patch.setattr(module, "USUAL_JOINS", ("meshjoin", "hybridjoin", "memoryjoin"))
-        patch.setattr(module, "OTHER_RUNS", (Run("hybridjoin", 0.0, {"partition_pages": 2}),))
+        patch.setattr(module, "OTHER_SIZES", {"partition_pages": 2})
         yield
 
 
@@ -160,6 +160,20 @@ def test_this_machine_is_measured(small: Calibration) -> None:
     assert 1e-8 < small.costs.busy_s(one, size, by_index=True, join="hybridjoin") < 0.1
     assert set(small.costs.joins) == {"meshjoin", "hybridjoin", "memoryjoin"}
     assert small.host["cores"]
+
+
+def test_joins_are_timed_with_reads_of_two_sizes_too(tmp_path: Path) -> None:
+    """And for as long as they do different things in turn."""
+    with join_timer(tmp_path, read={"buffered": READ, "seen": READ}) as timer:
+        size = module.SIZES[0]
+        runs = timer.own_times("hybridjoin", size)
+        assert [dict(one.run.options) for one in runs] == [{}, {}, {"partition_pages": 2}]
+        requests = [one.loop.requests / one.loop.pages for one in runs]
+        assert requests[2] != pytest.approx(requests[0], rel=0.2)
+        assert [one.run.options for one in timer.own_times("inlj", size)] == [{}, {}]
+        workload = timer._streams[0.0].workload
+        ssbj = timer.own_times("ssbj", size)[0]
+        assert ssbj.loop.pages > 2.9 * workload.pages
 
 
 def test_it_is_kept_and_comes_back(small: Calibration, tmp_path: Path) -> None:

@@ -56,6 +56,25 @@ def test_every_join_has_a_model() -> None:
     assert all(model.name == name for name, model in MODELS.items())
 
 
+def test_a_load_takes_its_time_however_small_it_is(master: FileMaster) -> None:
+    """Beside its rows and pages, which cost nothing here, it is a turn of Python's."""
+    workload = Workload.of(master, STREAM, "key", skew=0.0)
+    costs, model = unit_costs(call=1.0), MODELS["hybridjoin"]
+    one, four = (
+        model.c_loop(workload, model.plan(workload, 1_500_000, partition_pages=pages), costs)
+        for pages in (1, 4)
+    )
+    assert 0.25 < one < four < 4 * one
+
+
+def test_ssbj_does_the_same_again_after_three_cycles(master: FileMaster) -> None:
+    workload = Workload.of(master, STREAM, "key", skew=0.0)
+    for name, cycles in (("ssbj", 3), ("meshjoin", 0)):
+        plan = MODELS[name].plan(workload, 1_500_000)
+        chunks = workload.pages / plan.pages
+        assert MODELS[name].period(plan) == pytest.approx(max(cycles * chunks, 1), abs=3)
+
+
 @pytest.mark.parametrize("join", JOINS)
 def test_plans_are_those_of_the_joins(join: str, master: FileMaster) -> None:
     """Part by part, and in rows that may wait, for the memory and for half of it."""

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 import semistream as ss
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.pages import PAGE_KEYS, shards_of
+from semistream.kernels.timing import read_only_runs
 from semistream.store.file import FileMaster
 from semistream.store.manifest import FORMAT
 from tests.examples import examples
@@ -99,6 +100,18 @@ def test_one_changed_bit_in_a_page_is_found(path: Path, position: int) -> None:
     flip(file, offset + position, 1 << position % 8)
     assert bad_pages(master) == []
     assert read_everything(path).num_rows == ROWS
+
+
+def test_readers_check_pages_unless_told_not_to(path: Path) -> None:
+    """And a reader that does not check leaves no page marked as checked."""
+    master = ss.open_master(path)
+    file, offset = place_of(master, 1)
+    flip(file, offset + 100)
+    runs = np.array([[0, 1], [1, 1]], np.int64)
+    for check in (False, True):
+        reader = master.reader(8, check=check)
+        assert bool(read_only_runs(reader.ring.kernel, runs)) is not check
+        reader.close()
 
 
 def test_all_bad_pages_are_found_also_neighbours_and_the_last(path: Path) -> None:

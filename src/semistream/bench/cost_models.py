@@ -178,7 +178,7 @@ def run_cells(
                     for _, cell in cells:
                         cell.measure_part()
                     timed += _times(timer, join, costs)
-                now = with_own(costs, join, _best(timed))
+                now = with_own(costs, join, best_runs(timed))
                 for plan, cell in cells:
                     yield _cell(ground.master, plan, cell.result(), now)
 
@@ -189,7 +189,7 @@ def _times(timer: JoinTimer | None, join: str, costs: UnitCosts) -> list[Timed]:
     return [one for size, _ in costs.sizes for one in timer.own_times(join, size)]
 
 
-def _best(runs: Sequence[Timed]) -> list[Timed]:
+def best_runs(runs: Sequence[Timed]) -> list[Timed]:
     """Of each size and run one of the best, as of a cell's parts."""
     order = sorted(runs, key=lambda one: (one.size, str(one.run)))
     same = itertools.groupby(order, key=lambda one: (one.size, str(one.run)))
