@@ -85,7 +85,8 @@ def _section(
         cells = [one for one in main if one.cache == cache and one.where == "in process"]
         if cells:
             parts += [f"### {cache.capitalize()}", _grid(cells)]
-    spark = [one for one in main if one.where != "in process"]
+    # A run that follows growth has a cell of the same size, named by its bytes.
+    spark = [one for one in main if one.where != "in process" and one.memory == main[0].memory]
     if spark:
         parts += ["### On Spark", _spark(spark)]
     if GROWTH_PLOT in drawn:
