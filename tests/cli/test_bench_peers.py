@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from semistream.bench.peers import OURS, PEERS
-from semistream.bench.side_by_side import PeersOptions
+from semistream.bench.peers_report import write_report
+from semistream.bench.results import environment
+from semistream.bench.side_by_side import PeerResult, PeersOptions
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -48,6 +50,27 @@ def test_peers(run: Run, tmp_path: Path) -> None:
     assert (again.code, again.json) == (0, cells)
     shown = run("bench", "peers", "--stored", stored)
     assert "semistream-waiting" in shown.out
+
+
+def test_growth_on_spark_is_not_among_the_plans_on_spark(tmp_path: Path) -> None:
+    report = tmp_path / "performance.md"
+    report.write_text("<!-- begin peers -->\n<!-- end peers -->\n")
+
+    def cell(system: str, memory: str, rows: int, rate: float, where: str) -> PeerResult:
+        return PeerResult(
+            system, memory, 1, 1000, "warm", rate, True, (rate,), 50_000, rows, where=where
+        )
+
+    done = [
+        cell(OURS[0], "5%", 10_000, 3e6, "in process"),
+        cell("spark-bucketed", "5%", 10_000, 1111, "on Spark"),
+        cell("spark-bucketed", "50000", 10_000, 2222, "on Spark"),
+        cell("spark-bucketed", "50000", 90_000, 3333, "on Spark"),
+    ]
+    list(write_report(report, done, environment()))
+    plans, _, grown = report.read_text().partition("### As the master grows")
+    assert [rate in plans for rate in ("1.11 k", "2.22 k", "3.33 k")] == [True, False, False]
+    assert "3.33 k" in grown
 
 
 def test_quick_is_a_smaller_grid_of_all_systems(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
