@@ -349,7 +349,7 @@ class JoinTimer:
             # A call costs the same at every size, and is seen best where there are most.
             known = {"call": fitted[0][1].call} if fitted else {}
             costs, off = fit(timed, self._read, known)
-            fitted.append((size, costs))
+            fitted.append((size, Costs(*_usual(costs).tolist())))
             errors[str(size)] = off
             tell(f"joins with {size:,} bytes: all costs alike explain them to {off:.0%}")
         today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
