@@ -436,6 +436,8 @@ def collect_rows(
         )
         if cache.places > 0:
             prefetch(cache.table + 16 * bucket_of(key, cache.places))
+        if cache.recent_lines > 0:
+            prefetch(cache.recent + 64 * bucket_of(key, cache.recent_lines))
         prefetch(keys + 8 * guess)
         store_i64(match.work + 16 * place, slot)
         store_i64(match.work + 16 * place + 8, guess)

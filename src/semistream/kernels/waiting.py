@@ -81,6 +81,9 @@ def slots_left(waiting: Any) -> int:
 @inlined
 def take_slot(waiting: Any) -> int:
     """A free slot; the caller knows that there is one."""
+    if waiting.used == 1:
+        # All are free: in the order of memory they come faster than in the order in which they went.
+        waiting.free, waiting.fresh = np.int64(-1), np.int64(1)
     waiting.used += 1
     slot = waiting.free
     if slot >= 0:
@@ -219,6 +222,8 @@ def put_blob(blocks: Any, origin: int, length: int) -> int:
     wanted = (length + BLOCK_CONTENT - 1) // BLOCK_CONTENT
     if blocks.used + wanted > blocks.limit:
         return -2
+    if blocks.used == 0:
+        blocks.free, blocks.fresh = np.int64(-1), np.int64(0)
     base = blocks.data
     first, previous, done = np.int64(-1), np.int64(-1), 0
     while done < length:
