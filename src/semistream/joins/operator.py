@@ -92,6 +92,7 @@ class Operator(SemiStreamJoin):
             nothing=no_fields(layout),
             row_key=binding.key_fields(binding.layout),
             page_key=binding.key_fields(layout),
+            one_in=1,
         )
         self._rows_in = 0
         self._rows_out = 0

@@ -57,6 +57,10 @@ one, they would move the border between pool and cache to and fro with every bat
 
 LEAST_ROWS = 64
 
+MERIT, OFFERED = 2, 8
+"""A full cache that answers less than so many times what rows drawn at random would is offered the
+rows of one page in so many: keys are alike, and to change one for another is work for nothing."""
+
 
 class SweepJoin(IndexedJoin):
     """The default: joins what each of the papers' algorithms does best.
@@ -267,6 +271,7 @@ class SweepJoin(IndexedJoin):
         if 0 < self._sweeps_since_full < PATIENCE:
             return
         self._sweep_start = self._marks()
+        self._offer(hits, lookups)
         if self.absent is None and unmatched > ABSENT_SHARE * lookups:
             self._plan_filter()
         if self._pool_was_full:
@@ -294,6 +299,13 @@ class SweepJoin(IndexedJoin):
             # One change of the pool at a time: what leaves it must have left before the next.
             self._resize(earning + refused)
         self._pool_was_full = False
+
+    def _offer(self, hits: int, lookups: int) -> None:
+        """Have the cache look at fewer rows while it has no merit; which ones changes."""
+        full = self.cache.rows * 16 > self.cache.state.limit * 15
+        by_chance = lookups * self.cache.rows / max(self.master.rows, 1)
+        self.match.one_in = OFFERED if full and hits < MERIT * by_chance else 1
+        self.match.turn = self._loops
 
     # The filter for absent keys.
 

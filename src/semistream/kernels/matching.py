@@ -121,7 +121,9 @@ MATCH = struct_type(
     "tally latency work ends found active targets "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, its rows and those touched.
-    "policy threshold hand floor open_page open_rows open_touched",
+    "policy threshold hand floor open_page open_rows open_touched "
+    # The cache is offered the rows of one page in `one_in`; `turn` says of which.
+    "one_in turn",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -484,7 +486,7 @@ def join_rows(
     records = keys + 8 * rows
     strings = match.page.blob_at >= 0
     hashed = match.page_key.count > 0
-    caching = cache.limit > 0
+    caching = cache.limit > 0 and (number + match.turn) % match.one_in == 0
     goes_on = continues(index, number)
     touched = np.int64(0)
     if match.policy != EARNED:
