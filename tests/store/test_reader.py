@@ -174,7 +174,7 @@ def test_a_cold_cache_is_read_and_not_waited_for(wide: FileMaster) -> None:
 def test_runs_of_more_than_half_of_the_ring_find_room(wide: FileMaster, length: int) -> None:
     """Windows leave 67 of these pages to the ring; a run that no window shows lies in it in one
     piece."""
-    found = wide.reader(195, windows=True)
+    found = wide.reader(227, windows=True)
     assert found.ring.ring_pages == 67
     found.ring.wary = 1000
     runs = [(at, length if at % 3 else 30) for at in range(0, 1000, 97)]

@@ -155,10 +155,9 @@ class SweepJoin(IndexedJoin):
             self.binding, self._flexible, master.page_bytes, seed=self.seed, recalls=True
         )
         buffer_pages = plan["read buffer"] // master.page_bytes
-        self._longest_run = max(
-            min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes), 1
-        )
         self._reader = master.reader(buffer_pages, measure=self.clock.real, windows=True)
+        longest = min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes)
+        self._longest_run = self._reader.longest_run(max(longest, 1))
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
         self.bind_kernels()

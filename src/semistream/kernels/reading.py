@@ -9,8 +9,9 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
 - `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
   it has not, it is told to fetch, and that is copied when its turn comes.
   Where most pages of a stretch are wanted, and the cache has them, copying costs more than all that
-  is done with them: such stretches are *looked at* through two windows, a few pages of the file
-  mapped at a time, and nothing is copied.
+  is done with them: such stretches are *looked at* through two windows, and nothing is copied. A
+  *reach* of the file is mapped, a window is as many of its pages as are brought in at a time, and
+  taken out of it again when the next but one is opened.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
   cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
   can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
@@ -74,13 +75,19 @@ IOCB_WORDS, EVENT_WORDS = 8, 4
 WILL_NEED = 3
 NO_WAIT = 8
 
-READABLE, MAPPED_HERE, POPULATE = 1, 0x11, 22
-"""How a window is mapped: to be read, shared and at this address, with all pages at once."""
+READABLE, MAPPED_HERE, BRING_IN, TAKE_OUT = 1, 0x11, 22, 4
+"""How a reach is mapped: to be read, shared and at this address; and what is done with windows.
+Mapping stops all threads of the process, bringing in none, taking out those that run."""
+
+AROUND_BYTES = 65_536
+"""With a page the operating system may bring in all neighbours within a block of so many bytes:
+windows are made of whole blocks."""
 
 OPENS, STAYS = 4, 7
 """Windows are opened where so many eighths of a stretch were asked for, and others follow while it
-is so many: those who see pages through windows ask for more in gaps. Mapping a page costs much
-less than copying one, but is done for all, wanted or not, and stops other threads for a moment."""
+is so many: those who see pages through windows ask for more in gaps. Bringing a page in costs much
+less than copying one, but is done for all, wanted or not, and taking them out stops other threads
+for a moment."""
 
 WARY = 64
 """Requests that the operating system's cache must answer before windows are tried again."""
@@ -109,11 +116,15 @@ RING = struct_type(
     "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
     "error error_page error_number "
-    # Two windows, one behind the other: where they lie (0: there are none), pages of each. Which
-    # one was mapped last, the pages in it, the last request in it and in the other. Requests to go
-    # before one is mapped again. The stretch that is being read: its first page, and how many of
-    # its pages were asked for.
-    "windows window_pages side view_start view_end last_in_view last_in_other wary stretch asked"
+    # Two reaches, one behind the other: where they lie, pages of each; which one was mapped last,
+    # its file, and where in the file it begins, in pages.
+    "reaches reach_pages side reach_file reach_place "
+    # Two windows: pages of each (0: there are none). Where the blocks of the one that was opened
+    # last lie (0: nowhere), their bytes, where its first page lies and which pages are in it; the
+    # blocks of the other; the last request in each. Requests to go before one is opened again. The
+    # stretch that is being read: its first page, its end, and how many pages were asked for.
+    "window_pages blocks blocks_bytes view_at view_start view_end other other_bytes last_in_view "
+    "last_in_other wary stretch stretch_end asked"
 )
 """The state of reading; shared by the joining kernel and the workers."""
 
@@ -278,33 +289,77 @@ def fetched(ring: Any) -> int:
 
 
 @inlined
-def open_window(ring: Any, request: int, shard_end: int) -> bool:
-    """Map the pages from a request's first on into the window that is not in use."""
-    first, size = load_i64(request + REQ_FIRST), ring.page_bytes
-    most, pages, place = min(ring.window_pages, shard_end - first), 1, place_at(ring, request, 0)
-    while pages < most and place_at(ring, request, pages) == place + pages:
-        pages += 1
-    if pages < load_i64(request + REQ_COUNT):
-        return False
-    side = 1 - ring.side
-    start = ring.windows + side * ring.window_pages * size
-    file = np.int32(load_i64(request + REQ_FILE))
+def map_reach(ring: Any, file: int, place: int) -> bool:
+    """Map what follows a place of a file into the reach that is not in use."""
+    size, side = ring.page_bytes, 1 - ring.side
+    start = ring.reaches + side * ring.reach_pages * size
     mapped = sys_mmap(
-        start, pages * size, np.int32(READABLE), np.int32(MAPPED_HERE), file, place * size
+        start,
+        ring.reach_pages * size,
+        np.int32(READABLE),
+        np.int32(MAPPED_HERE),
+        np.int32(file),
+        place * size,
     )
     if mapped != start:
         # What lies there now is not known: it must not be mapped over.
         ring.window_pages = np.int64(0)
         return False
+    ring.side, ring.reach_file, ring.reach_place = side, file, place
+    return True
+
+
+@inlined
+def close_other(ring: Any) -> None:
+    """Take the pages of the window that is not in use out of memory, but for those of the last."""
+    if ring.other == 0:
+        return
+    start, end = ring.other, ring.other + ring.other_bytes
+    shown, shown_end = ring.blocks, ring.blocks + ring.blocks_bytes
+    if start <= shown < end:
+        end = shown
+    elif start < shown_end <= end:
+        start = shown_end
+    sys_madvise(start, end - start, np.int32(TAKE_OUT))
+    ring.other = np.int64(0)
+
+
+@inlined
+def open_window(ring: Any, request: int, shard_end: int) -> bool:
+    """Bring in the pages from a request's first on, in place of the window that is not in use."""
+    first, size = load_i64(request + REQ_FIRST), ring.page_bytes
+    block, place = max(AROUND_BYTES // size, 1), place_at(ring, request, 0)
+    start = place // block * block
+    most = min(ring.window_pages - (place - start), shard_end - first)
+    pages = 1
+    while pages < most and place_at(ring, request, pages) == place + pages:
+        pages += 1
+    if pages < load_i64(request + REQ_COUNT):
+        return False
+    close_other(ring)
+    file, end = load_i64(request + REQ_FILE), (place + pages + block - 1) // block * block
+    reached = ring.reach_place + ring.reach_pages
+    # Nothing lies in the other reach any more: of the two windows only the last is left.
+    if file != ring.reach_file or start < ring.reach_place or end > reached:
+        if not map_reach(ring, file, start):
+            return False
+    blocks = ring.reaches + (ring.side * ring.reach_pages + start - ring.reach_place) * size
+    view = blocks + (place - start) * size
     before = fetched(ring)
-    if sys_madvise(start, pages * size, np.int32(POPULATE)) != 0:
+    if sys_madvise(view, pages * size, np.int32(BRING_IN)) != 0:
         # Pages that cannot be had, or a system that cannot do it: reading tells what is wrong.
+        sys_madvise(blocks, (end - start) * size, np.int32(TAKE_OUT))
         ring.wary = WARY
         return False
     if fetched(ring) > before:
         ring.wary = WARY
-    ring.last_in_other, ring.side = ring.last_in_view, side
-    ring.view_start, ring.view_end = first, first + pages
+    ring.other, ring.other_bytes, ring.last_in_other = (
+        ring.blocks,
+        ring.blocks_bytes,
+        ring.last_in_view,
+    )
+    ring.blocks, ring.blocks_bytes = blocks, (end - start) * size
+    ring.view_at, ring.view_start, ring.view_end = view, first, first + pages
     return True
 
 
@@ -324,19 +379,23 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
     first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
     window = ring.window_pages
     if first < ring.view_start or first + count > ring.view_end:
-        inside = ring.stretch <= first and first + count <= ring.stretch + window
+        inside = ring.stretch <= first and first + count <= ring.stretch_end
         if inside and ring.asked > 0:
             return UNSEEN
-        near = ring.stretch <= first < ring.stretch + 2 * window
-        asked = max(ring.asked if near else np.int64(0), count)
         eighths = STAYS if looks(ring) else OPENS
-        opens = 8 * asked >= eighths * window and count <= window and ring.wary == 0
+        opens = 8 * count >= eighths * window
+        if ring.asked > 0 and ring.stretch <= first < ring.stretch_end + window:
+            # What reaches over a stretch's end was asked for in it as well.
+            asked = ring.asked + max(ring.stretch_end - first, 0)
+            opens = opens or 8 * asked >= eighths * (ring.stretch_end - ring.stretch)
+        opens = opens and count <= window and ring.wary == 0
         if opens and ring.last_in_other >= ring.taken:
             return NO_WINDOW
-        ring.stretch, ring.asked = first, np.int64(0)
+        ring.stretch, ring.stretch_end, ring.asked = first, first + window, np.int64(0)
         if not opens or not open_window(ring, request, shard_end):
             return UNSEEN
-    view = ring.windows + (ring.side * window + first - ring.view_start) * ring.page_bytes
+        ring.stretch_end = ring.view_end
+    view = ring.view_at + (first - ring.view_start) * ring.page_bytes
     store_i64(request + REQ_BUFFER, view)
     store_i64(request + REQ_HELD, 0)
     store_i64(request + REQ_STATUS, checked_pages(ring, request))

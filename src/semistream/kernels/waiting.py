@@ -82,7 +82,7 @@ def slots_left(waiting: Any) -> int:
 def take_slot(waiting: Any) -> int:
     """A free slot; the caller knows that there is one."""
     if waiting.used == 1:
-        # All are free: in the order of memory they come faster than in the order in which they went.
+        # All are free: in the order of memory they come faster than in that in which they went.
         waiting.free, waiting.fresh = np.int64(-1), np.int64(1)
     waiting.used += 1
     slot = waiting.free

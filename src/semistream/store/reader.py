@@ -16,6 +16,7 @@ import numpy.typing as npt
 from semistream.core.errors import CorruptPageError, StoreError
 from semistream.kernels.reading import (
     ADVISED,
+    AROUND_BYTES,
     ASYNC,
     BAD_PAGE,
     CUT_SHORT,
@@ -33,10 +34,14 @@ from semistream.kernels.struct import Struct
 DEFAULT_DEPTH = 16
 """Reads in flight: disks of today gain up to 8 to 16, and lose beyond."""
 
-WINDOW_SHARE, WINDOW_BYTES, MOST_WINDOW_BYTES = 0.375, 256 * 1024, 1 << 20
-"""Each of the two windows has this share of the buffer's memory, in multiples of this much, which a
-run is long at most. Opening a window stops all threads for a moment, so that few large ones are
-better than many small ones; beyond the most nothing is gained."""
+WINDOW_SHARE, WINDOW_BYTES, MOST_WINDOW_BYTES = 0.375, 5 * AROUND_BYTES, 17 * AROUND_BYTES
+"""Each of the two windows has this share of the buffer's memory, within these bounds, or there are
+none. Opening a window stops other threads for a moment, so that few large ones are better than many
+small ones; beyond the most nothing is gained."""
+
+REACH_BYTES = 64 << 20
+"""Each of the two parts of a file in which windows are opened; not memory, but for the operating
+system's notes about it, an eighth of a kilobyte for every 64."""
 
 IO_SETUP, IO_DESTROY, IO_SUBMIT, IO_EVENTS = range(4)
 _CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
@@ -71,14 +76,15 @@ class PageReader:
         windows: bool = False,
     ) -> None:
         window = min(int(buffer_pages * page_bytes * WINDOW_SHARE), MOST_WINDOW_BYTES)
-        window_pages = window // WINDOW_BYTES * WINDOW_BYTES // page_bytes
-        if direct or not windows:
+        window_pages = window // AROUND_BYTES * AROUND_BYTES // page_bytes
+        if direct or not windows or window < WINDOW_BYTES:
             window_pages = 0
         buffer_pages -= 2 * window_pages
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
         self._name = name
-        self._windows = Region(2 * window_pages * page_bytes)
+        reach_pages = REACH_BYTES // page_bytes if window_pages else 0
+        self._reaches = Region(2 * reach_pages * page_bytes + AROUND_BYTES)
         self._region = Region(buffer_pages * page_bytes)
         self.ring = Struct(
             RING,
@@ -95,7 +101,9 @@ class PageReader:
             places=places if places is not None else 0,
             measure=measure,
             next=-1,
-            windows=self._windows.bytes,
+            reaches=self._reaches.bytes[-self._reaches.bytes.ctypes.data % AROUND_BYTES :],
+            reach_pages=reach_pages,
+            reach_file=-1,
             window_pages=window_pages,
             last_in_view=-1,
             last_in_other=-1,
@@ -130,6 +138,14 @@ class PageReader:
     def looks(self) -> bool:
         """Whether pages are seen through windows just now."""
         return bool(self.ring.view_end > 0 and self.ring.view_start == self.ring.stretch)
+
+    def longest_run(self, most: int) -> int:
+        """Up to `most` pages of a run, so many that windows are filled by several of them."""
+        if not self.ring.window_pages:
+            return most
+        # A window begins with a block's first page, and a run anywhere in the block.
+        pages = int(self.ring.window_pages) - max(AROUND_BYTES // int(self.ring.page_bytes), 1) + 1
+        return pages // -(-pages // most)
 
     @property
     def in_flight(self) -> int:
