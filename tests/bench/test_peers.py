@@ -140,6 +140,7 @@ def test_all_cells_are_verified_and_have_ratios(open_folder: Path) -> None:
         assert one.rows_per_s > 0
         assert len(one.rounds) in (1, 2)
         assert one.spread >= 0
+        assert (one.hit_share is not None) == (one.system in OURS)
         if one.system == OURS[0]:
             assert one.ratio_to_semistream == 1.0
 

@@ -73,6 +73,19 @@ def test_growth_on_spark_is_not_among_the_plans_on_spark(tmp_path: Path) -> None
     assert "3.33 k" in grown
 
 
+def test_growth_tells_what_a_miss_costs(tmp_path: Path) -> None:
+    report = tmp_path / "performance.md"
+    report.write_text("<!-- begin peers -->\n<!-- end peers -->\n")
+    done = [
+        PeerResult(OURS[0], "9", 1, 1000, "warm", rate, True, (rate,), 9, rows, hit_share=share)
+        for rows, rate, share in ((1000, 4e6, 0.9), (9000, 2e6, 0.75))
+    ]
+    write_report(report, done, environment())
+    written = report.read_text()
+    assert "| 1,000 | 90% | 250 ns | 2.50 µs |" in written
+    assert "| 9,000 | 75% | 500 ns | 2.00 µs |" in written
+
+
 def test_quick_is_a_smaller_grid_of_all_systems(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from semistream.cli.bench import peers
 

@@ -96,6 +96,7 @@ def _section(
             f"micro-batches of {main[0].batch_rows:,} rows, warm.",
             f"![Throughput against the size of the master](pictures/{GROWTH_PLOT})",
             _growth(grown),
+            *_costs(grown),
         ]
     parts += ["### What the memory bounds", _bounds(main)]
     return "\n\n".join(parts)
@@ -155,6 +156,27 @@ def _growth(grown: Sequence[PeerResult]) -> str:
         rates = [found[name, size] for size in sizes]
         lines.append([name, *map(human, rates), f"{rates[-1] / rates[0]:.2f}"])
     return table(["rows of the master", *(f"{size:,}" for size in sizes), "last / first"], lines)
+
+
+def _costs(grown: Sequence[PeerResult]) -> list[str]:
+    """What rows and misses cost us, for every size of the master."""
+    ours = [one for one in grown if one.hit_share is not None and one.hit_share < 1]
+    if not ours:
+        return []
+    lines = [
+        [
+            one.system,
+            f"{one.product_rows:,}",
+            f"{one.hit_share:.0%}",
+            f"{1e9 / one.rows_per_s:.0f} ns",
+            f"{1e6 / one.rows_per_s / (1 - one.hit_share):.2f} µs",
+        ]
+        for one in sorted(ours, key=lambda one: (one.system, one.product_rows))
+        if one.hit_share is not None
+    ]
+    heads = ["system", "rows of the master", "hits", "a row takes", "a row takes, per miss"]
+    text = "The share of rows that the cache answers falls with a larger master; what is left to do"
+    return [f"{text} for each miss is in the last column.", table(heads, lines)]
 
 
 def _bounds(main: Sequence[PeerResult]) -> str:

@@ -35,6 +35,7 @@ from semistream.bench.peers.base import read_into_cache
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import OptionError, SemiStreamError, unknown_name
+from semistream.core.stats import JoinStats
 from semistream.workloads import product_schema, sales
 
 ROW_BYTES = sum(column.type.byte_width for column in product_schema())
@@ -130,7 +131,8 @@ class PeerResult:
     """One system in one cell. `rows_per_s` is the median of `rounds`.
 
     Ratios are this system's rate over semistream's in the same cell, None where that was not run.
-    `why_not` says why there is no rate.
+    `why_not` says why there is no rate. `hit_share` is that of the look-ups in the rounds which our
+    cache answered.
     """
 
     system: str
@@ -147,6 +149,7 @@ class PeerResult:
     ratio_to_semistream: float | None = None
     ratio_to_waiting: float | None = None
     why_not: str | None = None
+    hit_share: float | None = None
 
     @property
     def spread(self) -> float:
@@ -281,6 +284,8 @@ class Turns:
         self._rounds: list[float] = []
         self._left_s = options.seconds * 2
         self._is_open = False
+        self._before: JoinStats | None = None
+        self._hit_share: float | None = None
         self._why_not: str | None = None
 
     def attempt(self, part: object) -> None:
@@ -302,6 +307,7 @@ class Turns:
             self._feed(WARM_UP_ROWS, warm_s * WARM_UP_SHARE)
             warm_s *= 1 - WARM_UP_SHARE
         self._feed(self._cell.batch_rows, warm_s)
+        self._before = self._peer.stats
 
     def round(self) -> None:
         """One turn. A system that has had twice its time takes no more, if it has a round."""
@@ -312,6 +318,9 @@ class Turns:
         self._rounds.append(rows / seconds)
 
     def finish(self) -> None:
+        stats = self._peer.stats
+        if stats is not None and self._before is not None:
+            self._hit_share = stats.since(self._before).hit_share
         rest = self._peer.drain()
         if rest is not None:
             self._hold(rest)
@@ -368,6 +377,7 @@ class Turns:
             memory_bytes=self._memory_bytes,
             product_rows=self._options.rows,
             why_not=self._why_not,
+            hit_share=self._hit_share,
         )
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from semistream.bench.oracle import PAYLOAD
 from semistream.core.errors import SemiStreamError
+from semistream.core.stats import JoinStats
 from semistream.workloads import product_schema, products
 from semistream.workloads.products import INFO_BYTES
 
@@ -75,6 +76,11 @@ class Peer(ABC):
     def store(self) -> Path:
         """Where its products lie."""
         return self.workdir / f"products-{self.rows}-seed0.{self.name}"
+
+    @property
+    def stats(self) -> JoinStats | None:
+        """The counters of a join that is open; None for systems that are not ours."""
+        return None
 
     @abstractmethod
     def build(self) -> None:
