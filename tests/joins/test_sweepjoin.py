@@ -11,7 +11,7 @@ import pytest
 
 import semistream as ss
 from semistream.core.errors import OptionError
-from semistream.joins.sweepjoin import SweepJoin
+from semistream.joins.sweepjoin import OFFERED, SweepJoin
 from semistream.workloads.zipf import zipf_ranks
 
 KEYS = 40_000
@@ -120,3 +120,42 @@ def test_batches_of_one_size_leave_the_border_where_it_is(path: Path) -> None:
             sizes.append(join.cache.size_bytes)
         assert join.stats.hit_share > 0.6
     assert np.count_nonzero(np.diff(sizes[20:])) <= 2
+
+
+def test_a_cache_without_merit_is_offered_fewer_rows_until_it_has_some(path: Path) -> None:
+    with made(path) as join:
+        for i in range(30):
+            joined(join, rows(5000, 0.0, start=5000 * i), drained=True)
+        assert join.match.one_in == OFFERED
+        hot = rows(5000, 0.0).column("k").to_numpy()[:200].repeat(25)
+        for i in range(30):
+            if i == 20:
+                learnt = join.stats
+            batch = pa.record_batch([hot, np.arange(5000) + 5000 * i], schema=SCHEMA)
+            joined(join, batch, drained=True)
+        assert join.match.one_in == 1
+        assert join.stats.since(learnt).hit_share > 0.99
+
+
+def test_hot_keys_are_cached_whatever_the_rows_of_pages(path: Path) -> None:
+    """The last page has fewer rows than others: what it asked for must not be left to them."""
+    with made(path) as join:
+        last = np.arange(KEYS - 12, KEYS).repeat(100)
+        joined(join, pa.record_batch([last, np.arange(len(last))], schema=SCHEMA), drained=True)
+        hot = np.arange(0, 2000, dtype=np.int64)
+        for i in range(4):
+            learnt = join.stats
+            batch = pa.record_batch([hot, hot + 2000 * i], schema=SCHEMA)
+            joined(join, batch, drained=True)
+        assert join.stats.since(learnt).hit_share == 1.0
+
+
+def test_where_all_slots_are_free_they_are_used_in_the_order_of_memory(path: Path) -> None:
+    with made(path) as join:
+        for i in range(3):
+            joined(join, rows(1000, 0.0, start=1000 * i), drained=True)
+        assert join.rows_waiting == 0
+        assert join.push(rows(10, 0.0, start=9000)) == 10
+        waiting = join.waiting.state
+        assert (waiting.free, waiting.fresh) == (-1, 1 + join.rows_waiting)
+        list(join.finish())

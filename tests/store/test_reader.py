@@ -150,6 +150,35 @@ def test_dense_pages_are_seen_and_not_copied(wide: FileMaster, changed: bool) ->
     found.close()
 
 
+def test_dense_stretches_far_apart_leave_nothing_in_memory(wide: FileMaster) -> None:
+    """Windows that begin in the middle of a block, with others far from them."""
+    buffer_pages = 1024
+    found = wide.reader(buffer_pages, windows=True)
+    window, length = int(found.ring.window_pages), 7
+    starts = list(range(5, wide.pages - window, window + 53))
+    assert len(starts) >= 3
+    runs = [(at + i, length) for at in starts for i in range(0, window - length, length)]
+    assert read(found, 4 * runs)
+    assert found.ring.view_end > 0
+    windows = buffer_pages * wide.page_bytes - found.buffer_bytes
+    assert 0 < mapped_kib(wide.path) * 1024 <= windows
+    found.close()
+
+
+@pytest.mark.parametrize(("buffer_pages", "most", "run"), [(227, 64, 32), (1024, 64, 51)])
+def test_windows_are_filled_by_whole_runs(
+    wide: FileMaster, buffer_pages: int, most: int, run: int
+) -> None:
+    found = wide.reader(buffer_pages, windows=True)
+    assert found.longest_run(most) == run
+    fitting = int(found.ring.window_pages) - 15
+    assert fitting - fitting // run * run < fitting // run
+    found.close()
+    plain = wide.reader(buffer_pages)
+    assert plain.longest_run(most) == most
+    plain.close()
+
+
 def test_windows_are_opened_for_dense_stretches_only(wide: FileMaster) -> None:
     found = wide.reader(1024, windows=True)
     few = [(at, 1) for at, _ in runs_of(wide, step=8)]

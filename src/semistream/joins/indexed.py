@@ -83,8 +83,8 @@ class IndexedJoin(Operator):
 
     def bind_kernels(self) -> None:
         """Make the records that kernels share, after everything is allocated."""
-        self._tally = np.zeros(2 * self.master.most_rows_per_page + 2, np.int32)
-        self.match.tally = self._tally
+        rows = self.master.most_rows_per_page + 1
+        self.match.tally, self.match.asked = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
         self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
         self.match.found = np.zeros(WORK_ROWS, np.int64)

@@ -39,7 +39,7 @@ def reopen_tally(match: Any, number: int) -> int:
     touched = match.open_touched
     if match.open_page != number + 1:
         for i in range(touched):
-            low = np.int64(load_i32(match.tally + 4 * (match.open_rows + i)))
+            low = np.int64(load_i32(match.asked + 4 * i))
             store_i32(match.tally + 4 * low, np.int32(0))
         touched = np.int64(0)
     match.open_page, match.open_touched = np.int64(0), np.int64(0)
@@ -47,9 +47,9 @@ def reopen_tally(match: Any, number: int) -> int:
 
 
 @inlined
-def keep_tally(match: Any, number: int, rows: int, touched: int) -> bool:
+def keep_tally(match: Any, number: int, touched: int) -> bool:
     """Keep the tally of a page for more of its rows to come: a threshold is for all of a load."""
-    match.open_page, match.open_rows, match.open_touched = number + 1, rows, touched
+    match.open_page, match.open_touched = number + 1, touched
     return True
 
 

@@ -114,14 +114,14 @@ MATCH = struct_type(
     "pairs keep_unmatched keep_matched "
     # Counters; `needed` are heap bytes that one result takes, where the output has too few at all.
     "matched unmatched hits misses null_keys needed "
-    # Addresses: hits of a page's rows (two 32-bit words a row), the latency histogram, the work
-    # list (two words a row: slot, and where its key lies or should lie) and where the rows of each
-    # page end in it; rows as they are found, the stacks that are being walked, and where rows that
-    # come in are to be packed.
-    "tally latency work ends found active targets "
+    # Addresses: how often a page's rows were asked for and which ones were (32-bit words), the
+    # latency histogram, the work list (two words a row: slot, and where its key lies or should lie)
+    # and where the rows of each page end in it; rows as they are found, the stacks that are being
+    # walked, and where rows that come in are to be packed.
+    "tally asked latency work ends found active targets "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
-    # page (plus one) whose tally is kept for more rows to come, its rows and those touched.
-    "policy threshold hand floor open_page open_rows open_touched "
+    # page (plus one) whose tally is kept for more rows to come, and rows asked for so far.
+    "policy threshold hand floor open_page open_touched "
     # The cache is offered the rows of one page in `one_in`; `turn` says of which.
     "one_in turn",
     # Hits that a row must have to be cached.
@@ -525,7 +525,7 @@ def join_rows(
         if caching and high > low:
             asked = load_i32(match.tally + 4 * low)
             if asked == 0:
-                store_i32(match.tally + 4 * (rows + touched), np.int32(low))
+                store_i32(match.asked + 4 * touched, np.int32(low))
                 touched += 1
             store_i32(match.tally + 4 * low, np.int32(asked + 1))
         before = has_met(waiting, row)
@@ -545,7 +545,7 @@ def join_rows(
         done += 1
     if caching and match.policy != EARNED:
         more = done < end or load_i32(waiting.tail + 4 * number) >= 0
-        caching = not (more and keep_tally(match, number, rows, touched))
+        caching = not (more and keep_tally(match, number, touched))
     if caching:
         begun = is_continued(index, number)
         _settle(match, cache, keys, records, stride, page, rows, touched, goes_on, begun)
@@ -667,7 +667,7 @@ def _settle(
     Keys that reach over a page's edge are not cached: an entry must hold all rows of its key.
     """
     for i in range(touched):
-        low = np.int64(load_i32(match.tally + 4 * (rows + i)))
+        low = np.int64(load_i32(match.asked + 4 * i))
         hits = np.int64(load_i32(match.tally + 4 * low))
         store_i32(match.tally + 4 * low, np.int32(0))
         key = load_i64(keys + 8 * low)
