@@ -155,7 +155,11 @@ def test_dense_stretches_far_apart_leave_nothing_in_memory(wide: FileMaster) -> 
     buffer_pages = 1024
     found = wide.reader(buffer_pages, windows=True)
     window, length = int(found.ring.window_pages), 7
-    starts = list(range(5, wide.pages - window, window + 53))
+    starts = [
+        at
+        for first, end in wide.shard_ranges()
+        for at in range(first + 5, end - window, window + 53)
+    ]
     assert len(starts) >= 3
     runs = [(at + i, length) for at in starts for i in range(0, window - length, length)]
     assert read(found, 4 * runs)
