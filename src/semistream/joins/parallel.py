@@ -37,7 +37,7 @@ LEAST_PUSHED, LEAST_WAITING = 8192, 1024
 """With fewer rows that come, or that wait for pages, the caller does the work of all parts: waking
 a thread takes as long."""
 
-LEAST_BYTES, LEAST_BYTES_PER_PAGE = 16_000_000, 64
+LEAST_BYTES, LEAST_BYTES_PER_PAGE = 12_000_000, 64
 """Below this memory for a part, or for a page of the master, one thread is the default: each part
 has an output, a read buffer and lists of its own, and pages have longer entries in the index."""
 
