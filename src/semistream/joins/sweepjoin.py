@@ -21,7 +21,7 @@ from semistream.kernels.planning import sweep_runs
 from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
 
-GAP_BYTES = {"direct": 32_768, "buffered": 4096}
+GAP_BYTES = {"direct": 12_288, "buffered": 4096}
 """Gaps that are read through on today's disks: a separate request costs about as much."""
 
 SEEN_GAP = 6
