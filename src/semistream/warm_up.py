@@ -110,6 +110,7 @@ def _build(path: Path, keys: pa.DataType) -> None:
     ss.build_master(path.with_suffix(".long"), long, "key")
     with ss.open_master(path) as master:
         page_table(master, 0)
+        master.reader(8, companion=True).close()
         for _ in master.bad_pages():
             pass
 

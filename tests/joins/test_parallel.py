@@ -175,9 +175,9 @@ def test_the_default_depends_on_memory_and_master(
     with ss.open_master(path) as master:
         assert threads_for(None, master, 64_000_000, None) == 1, "a small master"
         monkeypatch.setattr(parallel, "LEAST_MASTER", master.data_bytes)
-        assert threads_for(None, master, 64_000_000, None) == 4
-        assert threads_for(None, master, 24_000_000, None) == 2
-        assert threads_for(None, master, 23_000_000, None) == 1
+        assert threads_for(None, master, 96_000_000, None) == 4
+        assert threads_for(None, master, 48_000_000, None) == 2
+        assert threads_for(None, master, 47_000_000, None) == 1
         assert threads_for(None, master, 1_000_000, None) == 1
         assert threads_for(None, master, 64_000_000, "a join that sheds rows") == 1
         for threads in (0, -1, 256):

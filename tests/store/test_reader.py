@@ -2,39 +2,68 @@
 
 from __future__ import annotations
 
+import ctypes
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import semistream as ss
 from semistream.core.errors import CorruptPageError
+from semistream.joins import parallel
 from semistream.joins.api import run
-from semistream.kernels.reading import ADVISED, ASYNC, WARY, WORKERS
+from semistream.kernels.jit import kernel
+from semistream.kernels.reading import (
+    ADVISED,
+    ASYNC,
+    DONE,
+    OPEN,
+    REQ_BUFFER,
+    REQ_COUNT,
+    REQ_FIRST,
+    REQ_STATUS,
+    REQUEST_WORDS,
+    WARY,
+    WORKERS,
+    submit,
+)
 from semistream.kernels.region import Region
 from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
 
 ROWS = 20_000
-WAYS = {"asynchronous": ASYNC, "advised": ADVISED, "workers": WORKERS}
+WAYS = {"asynchronous": ASYNC, "advised": ADVISED, "accompanied": ADVISED, "workers": WORKERS}
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "workers":
         monkeypatch.setattr(reader, "_CALLS", {})
+    if request.param == "accompanied":
+        have_companions(monkeypatch)
     return str(request.param)
+
+
+def have_companions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread joins, however small the master, and has a companion if none is said."""
+    monkeypatch.setattr(parallel, "LEAST_MASTER", 0)
+    monkeypatch.setattr(parallel, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(parallel, "default_threads", lambda: 2)
 
 
 @pytest.fixture
 def master(way: str, tmp_path: Path) -> Iterator[FileMaster]:
     rows = pa.table({"id": range(ROWS), "v": [3 * i for i in range(ROWS)]})
     ss.build_master(tmp_path / "m", rows, "id", page_size=4096, shards=2)
-    with ss.open_master(tmp_path / "m", io="buffered" if way == "advised" else "direct") as opened:
+    io = "buffered" if WAYS[way] == ADVISED else "direct"
+    with ss.open_master(tmp_path / "m", io=io) as opened:
         yield opened
 
 
@@ -49,7 +78,9 @@ def flip(master: FileMaster, page: int) -> None:
 @pytest.mark.parametrize("algorithm", ["meshjoin", "hybridjoin", "sweepjoin"])
 def test_all_ways_read_the_same(master: FileMaster, way: str, algorithm: str) -> None:
     stream = pa.table({"id": [i % (ROWS + 7) for i in range(0, 3 * ROWS, 2)]})
-    operator = ss.make_join(algorithm, master, on="id", schema=stream.schema, memory="200kB")
+    operator = ss.make_join(
+        algorithm, master, on="id", schema=stream.schema, memory="200kB", threads=None
+    )
     values: list[int] = []
     with operator:
         for batch in stream.to_batches(max_chunksize=1000):
@@ -62,6 +93,7 @@ def test_all_ways_read_the_same(master: FileMaster, way: str, algorithm: str) ->
             values += result["v"].to_pylist()
         assert operator._reader is not None
         assert operator._reader.ring.way == WAYS[way]
+        assert (operator._reader.ring.companion != 0) == (way == "accompanied")
     assert sorted(values) == sorted(3 * key for key in stream["id"].to_pylist() if key < ROWS)
 
 
@@ -118,7 +150,7 @@ def runs_of(master: FileMaster, step: int = RUN) -> list[tuple[int, int]]:
 
 
 def read(found: reader.PageReader, runs: list[tuple[int, int]]) -> bool:
-    return bool(read_only_runs(found.ring.kernel, np.array(runs, np.int64)))
+    return bool(read_only_runs(found.ring.kernel, np.array(runs, np.int64).reshape(-1, 2)))
 
 
 def mapped_kib(path: Path) -> int:
@@ -257,6 +289,92 @@ def test_a_join_through_windows_is_exact(wide: FileMaster, threads: int) -> None
     assert sorted(results["n"].to_pylist()) == np.flatnonzero(keys < WIDE_ROWS).tolist()
     expected = pc.utf8_lpad(results["id"].cast(pa.string()), 200)
     assert results["text"].equals(expected)
+
+
+# The companion: a second thread that copies.
+
+
+@kernel
+def submitted(ring: Any, runs: npt.NDArray[np.int64]) -> int:
+    """Submit runs and leave them alone; how many found room."""
+    for i in range(runs.shape[0]):
+        if not submit(ring, runs[i, 0], runs[i, 1]):
+            return i
+    return int(runs.shape[0])
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_the_companion_copies_while_nobody_else_does(wide: FileMaster, rounds: int) -> None:
+    """Also after it slept for a while."""
+    found = wide.reader(512, companion=True)
+    runs = np.array([(at, 1 + at % 3) for at in range(0, 40 * 11, 11)], np.int64)
+    for _ in range(rounds):
+        assert submitted(found.ring.kernel, runs) == len(runs)
+        requests = found.ring.array("requests").reshape(-1, REQUEST_WORDS)
+        numbers = np.arange(found.requests - len(runs), found.requests) % len(requests)
+        end = time.monotonic() + 20
+        while (requests[numbers, REQ_STATUS // 8] != DONE).any():
+            assert time.monotonic() < end, "requests stay open"
+            time.sleep(0.001)
+        for first, count, buffer in requests[numbers][
+            :, [REQ_FIRST // 8, REQ_COUNT // 8, REQ_BUFFER // 8]
+        ].tolist():
+            copied = ctypes.string_at(buffer, count * wide.page_bytes)
+            assert copied == wide.read_pages(first, count).tobytes()
+        assert read(found, [])
+        time.sleep(0.01)
+    found.close()
+
+
+def test_a_companion_leaves_a_cold_cache_to_the_disk(wide: FileMaster) -> None:
+    """Pages that are fetched come in the order in which they were asked for, many at a time."""
+    found = wide.reader(512, companion=True)
+    found.ring.wary = WARY
+    runs = np.array([(at, 1) for at in range(0, 440, 11)], np.int64)
+    assert submitted(found.ring.kernel, runs) == reader.DEFAULT_DEPTH
+    requests = found.ring.array("requests").reshape(-1, REQUEST_WORDS)
+    assert OPEN not in requests[:, REQ_STATUS // 8]
+    assert read(found, [])
+    found.close()
+
+
+def test_a_join_with_a_companion_is_exact(
+    wide: FileMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small batches that are drained: it falls asleep and wakes up all the time."""
+    have_companions(monkeypatch)
+    keys = np.random.default_rng(5).integers(0, WIDE_ROWS + 500, 60_000)
+    stream = pa.table({"id": keys, "n": np.arange(len(keys))})
+    operator = ss.make_join(
+        "sweepjoin", wide, on="id", schema=stream.schema, memory="2MB", threads=None
+    )
+    parts = []
+    with operator:
+        for batch in stream.to_batches(max_chunksize=300):
+            assert operator.push(batch) == batch.num_rows
+            parts += list(operator.finish())
+        assert operator._reader is not None
+        assert operator._reader.ring.companion != 0
+    results = pa.Table.from_batches(parts)
+    assert sorted(results["n"].to_pylist()) == np.flatnonzero(keys < WIDE_ROWS).tolist()
+    assert results["text"].equals(pc.utf8_lpad(results["id"].cast(pa.string()), 200))
+
+
+def test_a_join_that_is_told_its_threads_has_no_companion(wide: FileMaster) -> None:
+    assert not parallel.has_companion(1, wide)
+    assert not parallel.has_companion(None, wide), "a small master"
+    (whole,) = wide.in_parts(1)
+    one, other = wide.in_parts(2)
+    with pytest.MonkeyPatch.context() as patched, whole, one, other:
+        have_companions(patched)
+        assert parallel.has_companion(None, wide)
+        assert parallel.has_companion(None, whole)
+        assert not parallel.has_companion(None, one)
+        assert not parallel.has_companion(1, wide)
+        patched.setattr(parallel, "default_threads", lambda: 4)
+        assert parallel.has_companion(None, one)
+        patched.setattr(parallel, "default_threads", lambda: 1)
+        assert not parallel.has_companion(None, wide), "one processor"
 
 
 def test_released_memory_is_gone() -> None:

@@ -367,6 +367,7 @@ class AutoJoin(Operator):
             clock=self.clock,
             seed=self.seed,
             max_wait=self._max_wait,
+            companion=self.companion,
         )
 
 

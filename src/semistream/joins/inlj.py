@@ -56,7 +56,7 @@ class IndexNestedLoopJoin(QueuedJoin):
         self.frames = self.pool.frames
         self.budget.set("buffer pool", self.pool.size_bytes)
         self._buffer_pages = plan["read buffer"] // master.page_bytes
-        self._reader = master.reader(self._buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(self._buffer_pages)
         self._absent = np.empty(0, np.int64)
         self.bind_kernels()
 

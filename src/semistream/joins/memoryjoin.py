@@ -68,7 +68,7 @@ class MemoryJoin(IndexedJoin):
         self.budget.set("waiting rows", self.waiting.size_bytes)
         self.cache = TupleCache(self.binding, 0, 0, seed=self.seed)
         self._buffer_pages = plan["read buffer"] // master.page_bytes
-        self._reader = master.reader(self._buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(self._buffer_pages)
         self.budget.set("pages", master.pages * (master.page_bytes + FRAME_BYTES))
         self._pages_held = Region(max(master.pages, 1) * master.page_bytes)
         self.frames = Struct(

@@ -71,12 +71,14 @@ class Operator(SemiStreamJoin):
         clock: Clock,
         seed: int = 0,
         max_wait: Wait | None = None,
+        companion: bool = False,
     ) -> None:
         self.master = master
         self.binding = binding
         self.budget = budget
         self.clock = clock
         self.seed = seed
+        self.companion = companion
         self.output_schema = binding.output_schema
         self._latency = np.zeros(LATENCY_BUCKETS, np.int64)
         how, layout = binding.how, binding.master_layout
@@ -457,6 +459,15 @@ class Operator(SemiStreamJoin):
         out = OutputBuffer(self.binding, (size - heap) // row, heap)
         self.budget.set("output", out.size_bytes)
         return out
+
+    def make_reader(self, buffer_pages: int, *, windows: bool = False) -> PageReader:
+        """A reader of the master's pages, with a companion if the join has one."""
+        return self.master.reader(
+            buffer_pages,
+            measure=self.clock.real,
+            windows=windows,
+            companion=self.companion,
+        )
 
     def prepare(self, batch: pa.RecordBatch, blob_bytes: int | None = None) -> None:
         """Divide the memory by what the first batch shows, or as a snapshot says it was divided.

@@ -137,7 +137,7 @@ class PartitionedJoin(QueuedJoin):
         self._kept = 0
         self.budget.set("R-buffer", self.pool.size_bytes + self._matches.nbytes)
         self._buffer_pages = plan["read buffer"] // master.page_bytes
-        self._reader = master.reader(self._buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(self._buffer_pages)
         self._sizes = np.zeros(self._segments, np.int32)
         self._since = np.zeros(self._segments if self.max_age is not None else 0, np.int64)
         self._loading = np.empty(0, np.int64)

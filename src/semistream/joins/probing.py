@@ -129,7 +129,7 @@ class ProbingJoin(QueuedJoin):
             self.cache.set_bytes(plan["cache"])
             self.budget.set("cache", self.cache.size_bytes)
         self._buffer_pages = plan["read buffer"] // master.page_bytes
-        self._reader = master.reader(self._buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(self._buffer_pages)
         self.bind_kernels()
         self.match.policy = self.policy
         self.groups = max(-(-master.pages // self.span), 1)

@@ -25,7 +25,7 @@ from semistream.joins.meshjoin import MeshJoin
 from semistream.joins.operator import Operator
 from semistream.joins.optimisedxhybridjoin import OptimisedXHybridJoin
 from semistream.joins.overload import BLOCK, Overload
-from semistream.joins.parallel import ParallelJoin, threads_for
+from semistream.joins.parallel import ParallelJoin, has_companion, threads_for
 from semistream.joins.partitionedjoin import PartitionedJoin
 from semistream.joins.rmeshjoin import RMeshJoin
 from semistream.joins.ssbj import SemiStreamBalancedJoin
@@ -118,7 +118,7 @@ def make_join(
 
     With `threads` the keys are divided among so many joins that work side by side, in one memory;
     None are as many as there are processors, if the memory suffices and the first batch is not
-    small.
+    small; where one joins, another copies pages for it.
     """
     if name != "auto" and name not in JOINS:
         raise unknown_name("join", name, list_joins())
@@ -144,7 +144,9 @@ def make_join(
         return Binding.of(stream, opened, on, how, columns, condition, mark)
 
     def make(stream: pa.Schema, part: FileMaster, limit_bytes: int) -> Operator:
-        return kind(part, bind(stream), MemoryBudget(limit_bytes, owner=kind.name), **options)
+        budget = MemoryBudget(limit_bytes, owner=kind.name)
+        companion = has_companion(threads, part)
+        return kind(part, bind(stream), budget, companion=companion, **options)
 
     prevented = "a join that sheds rows" if shedding is not None else None
     if condition is not None:
@@ -172,4 +174,4 @@ def _options_of(kind: type[Operator]) -> set[str]:
         for parameter in inspect.signature(vars(part)["__init__"]).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
-    return found - {"clock", "seed"}
+    return found - {"clock", "seed", "companion"}

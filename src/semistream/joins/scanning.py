@@ -213,7 +213,7 @@ class ScanJoin(Operator):
         self.allocate_waiting(blob_bytes, plan["waiting rows"])
         self.buffer_pages = plan["read buffer"] // master.page_bytes
         self._run_pages = max(min(RUN_BYTES // master.page_bytes, self.buffer_pages // 4), 1)
-        self._reader = master.reader(self.buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(self.buffer_pages)
         self._packets = Packets(plan["queue"] // Packets.ENTRY_BYTES)
         self._entered = np.zeros(1, np.int64)
         self.match.found = np.zeros(master.most_rows_per_page + 1, np.int64)

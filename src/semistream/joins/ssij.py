@@ -195,7 +195,7 @@ class SemiStreamedIndexJoin(IndexedJoin):
         self.frames.uses = self._uses
         buffer_pages = plan["read buffer"] // master.page_bytes
         self._request = max(min(buffer_pages // 6, REQUEST_BYTES // master.page_bytes), 1)
-        self._reader = master.reader(buffer_pages, measure=self.clock.real)
+        self._reader = self.make_reader(buffer_pages)
         self.bind_kernels()
         self._histogram = np.zeros(BINS, np.int64)
         scale = max(int(self._frame_bytes / self.waiting.row_bytes) // (BINS // 4), 1)

@@ -155,7 +155,7 @@ class SweepJoin(IndexedJoin):
             self.binding, self._flexible, master.page_bytes, seed=self.seed, recalls=True
         )
         buffer_pages = plan["read buffer"] // master.page_bytes
-        self._reader = master.reader(buffer_pages, measure=self.clock.real, windows=True)
+        self._reader = self.make_reader(buffer_pages, windows=True)
         longest = min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes)
         self._longest_run = self._reader.longest_run(max(longest, 1))
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)

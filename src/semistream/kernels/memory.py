@@ -6,6 +6,7 @@ plain 64-bit addresses; these intrinsics are the only place that turns an addres
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -96,6 +97,62 @@ def _prefetch(typingctx: Any, address: Any) -> Any:
 
 prefetch = cast("Callable[[int], None]", _prefetch)
 """Ask for the cache line at an address ahead of its use."""
+
+
+@intrinsic
+def _load_shared(typingctx: Any, address: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def _store_shared(typingctx: Any, address: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(args[1], pointer, "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), codegen
+
+
+@intrinsic
+def _swap_if(typingctx: Any, address: Any, expected: Any, value: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        pair = builder.cmpxchg(pointer, args[1], args[2], "seq_cst", "seq_cst")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _pause(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        name, operands = _PAUSES.get(platform.machine(), (None, ()))
+        if name is not None:
+            values = [ir.IntType(32)(operand) for operand in operands]
+            kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+            function = cgutils.get_or_insert_function(builder.module, kind, name)
+            builder.call(function, values)
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+_PAUSES = {"x86_64": ("llvm.x86.sse2.pause", ()), "aarch64": ("llvm.aarch64.hint", (1,))}
+
+load_shared: _Load = _load_shared
+"""A word that another thread may write at the same time, with all that it wrote before."""
+store_shared: _Store = _store_shared
+"""Write a word that another thread may read at the same time, after all that was written before."""
+swap_if = cast("Callable[[int, int, int], bool]", _swap_if)
+"""swap_if(address, expected, value): write a word if it is as expected; whether it was. Of several
+threads that try, one succeeds."""
+pause = cast("Callable[[], None]", _pause)
+"""Tell the processor that this thread waits for another's word."""
 
 
 @inlined

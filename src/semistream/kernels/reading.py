@@ -12,6 +12,8 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
   is done with them: such stretches are *looked at* through two windows, and nothing is copied. A
   *reach* of the file is mapped, a window is as many of its pages as are brought in at a time, and
   taken out of it again when the next but one is opened.
+  Where a processor is idle, a *companion* copies as well: requests stand open, and whoever comes to
+  one first, the companion or the joining thread, copies its pages.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
   cannot be had. Two pipes carry the numbers of requests, to the workers and back; anything that
   can fill a buffer can stand behind them. Waking a thread costs more than many reads do.
@@ -32,11 +34,15 @@ from semistream.kernels.memory import (
     at,
     load_i32,
     load_i64,
+    load_shared,
     load_u8,
     load_u32,
+    pause,
     store_i32,
     store_i64,
+    store_shared,
     store_u8,
+    swap_if,
     sys_call,
     sys_clock_gettime,
     sys_errno,
@@ -98,6 +104,20 @@ BY_THREAD, MAJOR_FAULTS = 1, 72
 SEEN, UNSEEN, NO_WINDOW = 1, 0, -1
 
 PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
+OPEN, TAKEN = 2, 3
+"""Whoever comes first copies the pages of a request; one of the two threads copies them."""
+
+COMPANION_WORDS = 24
+OPENED, ASLEEP, ENDS = 0, 64, 128
+"""What the joining thread and its companion share, each in a cache line of its own: the number
+after the last request that was opened, whether the companion sleeps, and whether it is to end."""
+
+WAKES = 24
+"""Requests that must be under way before the companion is woken up: that costs as much as some
+copies do."""
+
+RESTLESS = 1000
+"""How often the companion looks for an open request before it sleeps: some 50 microseconds."""
 
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
@@ -111,6 +131,8 @@ RING = struct_type(
     # Which way, and what it takes: the context and the numbers of the system calls, or the pipes to
     # and from the workers. Whether waiting is timed.
     "way context call_submit call_events ask answer measure "
+    # What is shared with the companion (0: there is none); `ask` is the pipe that wakes it up.
+    "companion "
     # Pages ever requested, requests that did not go on where the one before ended, the page after
     # the last requested, time spent asking and waiting, time spent joining what was read.
     "pages_read seeks next wait_ns join_ns "
@@ -216,33 +238,105 @@ def read_rest(ring: Any, request: int) -> None:
         done += got
     if status == DONE:
         status = checked_pages(ring, request)
-    store_i64(request + REQ_STATUS, status)
+    store_shared(request + REQ_STATUS, status)
+
+
+@kernel
+def copy_cached(ring: Any, request: int, box: int) -> None:
+    """Copy a request's pages that the operating system has cached; have it fetch the others.
+
+    Those are read when the request's turn comes. `box` are two words for messages.
+    """
+    file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
+    count, page, lacking = load_i64(request + REQ_COUNT), np.int64(0), False
+    while page < count:
+        end, offset = stretch_end(ring, request, page), place_at(ring, request, page) * size
+        wanted, got = (end - page) * size, np.int64(0)
+        if not lacking:
+            store_i64(box, load_i64(request + REQ_BUFFER) + page * size)
+            store_i64(box + 8, wanted)
+            got = sys_preadv2(file, box, np.int32(1), offset, np.int32(NO_WAIT))
+            got = max(got, 0)
+            store_i64(request + REQ_DONE, page * size + got)
+        if got < wanted:
+            lacking = True
+            sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
+        page = end
+    if lacking:
+        ring.wary = WARY
+        store_shared(request + REQ_STATUS, PENDING)
+    else:
+        ring.wary = max(ring.wary - 1, 0)
+        read_rest(ring, request)
+
+
+@inlined
+def shares_copying(ring: Any) -> bool:
+    """Whether the companion copies as well: not where the cache lacks pages, and the disk binds."""
+    return ring.companion != 0 and ring.wary == 0
+
+
+@inlined
+def open_to_both(ring: Any, request: int) -> None:
+    """Let a request be copied by whoever comes first; wake the companion if there are many."""
+    store_shared(request + REQ_STATUS, OPEN)
+    store_shared(ring.companion + OPENED, ring.submitted + 1)
+    if in_flight(ring) >= WAKES and swap_if(ring.companion + ASLEEP, 1, 0):
+        sys_write(np.int32(ring.ask), ring.message, 8)
+
+
+@inlined
+def copied_by_me(ring: Any, request: int, box: int) -> bool:
+    """Copy a request's pages, unless the other thread did or does."""
+    if not swap_if(request + REQ_STATUS, OPEN, TAKEN):
+        return False
+    copy_cached(ring, request, box)
+    return True
+
+
+@inlined
+def copy_ahead(ring: Any) -> bool:
+    """Copy the next request that is open, while the companion is busy with the oldest."""
+    for number in range(ring.taken + 1, ring.submitted):
+        if copied_by_me(ring, request_at(ring, number), ring.message):
+            return True
+    return False
+
+
+@kernel
+def accompany(ring: Any, message: _I64) -> None:
+    """Body of the companion: copy the pages of open requests until it is to end."""
+    shared, box = ring.companion, message.ctypes.data
+    number, idle = np.int64(0), 0
+    while load_shared(shared + ENDS) == 0:
+        opened = load_shared(shared + OPENED)
+        number = max(number, opened - REQUESTS)
+        if number < opened:
+            idle = 0
+            copied_by_me(ring, request_at(ring, number), box)
+            number += 1
+            continue
+        pause()
+        idle += 1
+        if idle < RESTLESS:
+            continue
+        idle = 0
+        store_shared(shared + ASLEEP, 1)
+        # What was opened before it was seen asleep woke nobody: it stays awake, unless somebody
+        # has begun to wake it.
+        awake = load_shared(shared + OPENED) > number or load_shared(shared + ENDS) != 0
+        if not (awake and swap_if(shared + ASLEEP, 1, 0)):
+            sys_read(np.int32(ring.answer), box, 8)
 
 
 @inlined
 def start_reading(ring: Any, request: int, number: int) -> None:
     """Have a request's pages read, without waiting for them."""
     file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
-    if ring.way == ADVISED:
-        count, page, lacking = load_i64(request + REQ_COUNT), np.int64(0), False
-        while page < count:
-            end, offset = stretch_end(ring, request, page), place_at(ring, request, page) * size
-            wanted, got = (end - page) * size, np.int64(0)
-            if not lacking:
-                store_i64(ring.message, load_i64(request + REQ_BUFFER) + page * size)
-                store_i64(ring.message + 8, wanted)
-                got = sys_preadv2(file, ring.message, np.int32(1), offset, np.int32(NO_WAIT))
-                got = max(got, 0)
-                store_i64(request + REQ_DONE, page * size + got)
-            if got < wanted:
-                lacking = True
-                sys_fadvise(file, offset + got, wanted - got, np.int32(WILL_NEED))
-            page = end
-        if lacking:
-            ring.wary = WARY
-        else:
-            ring.wary = max(ring.wary - 1, 0)
-            read_rest(ring, request)
+    if ring.way == ADVISED and shares_copying(ring):
+        open_to_both(ring, request)
+    elif ring.way == ADVISED:
+        copy_cached(ring, request, ring.message)
     elif ring.way == ASYNC:
         # Pages that do not follow those in the file are read when their turn comes.
         wanted = stretch_end(ring, request, 0) * size
@@ -430,7 +524,7 @@ def read_into_ring(ring: Any, request: int) -> bool:
 @inlined
 def submit(ring: Any, first: int, count: int) -> bool:
     """Ask for a run of pages of one shard; False while there is no room for it."""
-    if in_flight(ring) >= ring.depth:
+    if in_flight(ring) >= (REQUESTS if shares_copying(ring) else ring.depth):
         return False
     shard = 0
     while at(ring.shard_start, shard + 1) <= first:
@@ -467,14 +561,18 @@ def submit(ring: Any, first: int, count: int) -> bool:
 def oldest(ring: Any) -> int:
     """Wait for the oldest request in flight; its address, or 0 if it failed."""
     request = request_at(ring, ring.taken)
-    if load_i64(request + REQ_STATUS) == PENDING:
+    status = load_shared(request + REQ_STATUS)
+    if status == PENDING or status >= OPEN:
         clock = ring.message + 8
         start = now_ns(clock) if ring.measure != 0 else np.int64(0)
-        while load_i64(request + REQ_STATUS) == PENDING:
-            await_reading(ring, request)
+        while status == PENDING or status >= OPEN:
+            if status == PENDING:
+                await_reading(ring, request)
+            elif not copied_by_me(ring, request, ring.message) and not copy_ahead(ring):
+                pause()
+            status = load_shared(request + REQ_STATUS)
         if ring.measure != 0:
             ring.wait_ns += now_ns(clock) - start
-    status = load_i64(request + REQ_STATUS)
     if status != DONE:
         ring.error = status
         return 0

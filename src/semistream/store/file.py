@@ -187,6 +187,7 @@ class FileMaster:
         depth: int = DEFAULT_DEPTH,
         measure: bool = True,
         windows: bool = False,
+        companion: bool = False,
         check: bool = True,
     ) -> PageReader:
         """A reader with buffers of its own. Pages are checked when they are read for the first
@@ -203,6 +204,7 @@ class FileMaster:
             checked=self._checked if check else None,
             places=self._places,
             windows=windows,
+            companion=companion,
         )
 
     def places(self, first: int, count: int) -> npt.NDArray[np.uint32]:

@@ -19,13 +19,16 @@ from semistream.kernels.reading import (
     AROUND_BYTES,
     ASYNC,
     BAD_PAGE,
+    COMPANION_WORDS,
     CUT_SHORT,
+    ENDS,
     EVENT_WORDS,
     IOCB_WORDS,
     REQUEST_WORDS,
     REQUESTS,
     RING,
     WORKERS,
+    accompany,
     work,
 )
 from semistream.kernels.region import Region
@@ -43,6 +46,9 @@ REACH_BYTES = 64 << 20
 """Each of the two parts of a file in which windows are opened; not memory, but for the operating
 system's notes about it, an eighth of a kilobyte for every 64."""
 
+LINE_BYTES = 64
+"""Of a cache line."""
+
 IO_SETUP, IO_DESTROY, IO_SUBMIT, IO_EVENTS = range(4)
 _CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 """Numbers of the system calls for asynchronous reads, by kind of processor."""
@@ -57,6 +63,7 @@ class PageReader:
     it no page is. `places` says where in its file every page lies; without it they lie in their
     order. `windows` lets pages that the operating system has cached be seen where they are, instead
     of being copied, where many neighbours are wanted; the windows are part of the buffer's memory.
+    With a `companion` a second thread copies pages that the operating system has cached.
     Close it when the join ends.
     """
 
@@ -74,6 +81,7 @@ class PageReader:
         checked: npt.NDArray[np.uint8] | None = None,
         places: npt.NDArray[np.uint32] | None = None,
         windows: bool = False,
+        companion: bool = False,
     ) -> None:
         window = min(int(buffer_pages * page_bytes * WINDOW_SHARE), MOST_WINDOW_BYTES)
         window_pages = window // AROUND_BYTES * AROUND_BYTES // page_bytes
@@ -111,6 +119,8 @@ class PageReader:
         stop: Callable[[], None] = _nothing
         if direct:
             stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
+        elif companion:
+            stop = _start_companion(self.ring)
         # What is being read goes into the buffer: it must not go before reading has stopped.
         self._end = weakref.finalize(self, _stop, stop, self._region)
 
@@ -245,6 +255,26 @@ def _read_asynchronously(ring: Struct) -> Callable[[], None] | None:
     ring.call_submit, ring.call_events = calls[IO_SUBMIT], calls[IO_EVENTS]
     ring.iocbs = np.zeros(REQUESTS * IOCB_WORDS, np.int64)
     return lambda: system_call(calls[IO_DESTROY], context)
+
+
+def _start_companion(ring: Struct) -> Callable[[], None]:
+    """Start the thread that copies pages as well; how to end it."""
+    shared = np.zeros(COMPANION_WORDS + LINE_BYTES // 8, np.int64)
+    shared = shared[-shared.ctypes.data % LINE_BYTES // 8 :]
+    wakes, woken = os.pipe()
+    ring.companion, ring.ask, ring.answer = shared, woken, wakes
+    arguments = (ring.kernel, np.zeros(2, np.int64))
+    thread = threading.Thread(target=accompany, args=arguments, daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        shared[ENDS // 8] = 1
+        os.write(woken, bytes(8))
+        thread.join()
+        os.close(wakes)
+        os.close(woken)
+
+    return stop
 
 
 def _start_workers(ring: Struct, count: int) -> Callable[[], None]:

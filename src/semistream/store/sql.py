@@ -263,6 +263,7 @@ class TableMaster(FileMaster):
         depth: int = DEFAULT_DEPTH,
         measure: bool = True,
         windows: bool = False,
+        companion: bool = False,
         check: bool = True,
     ) -> PageReader:
         """A reader whose pages are queries."""
