@@ -355,6 +355,7 @@ def test_a_join_with_a_companion_is_exact(
             parts += list(operator.finish())
         assert operator._reader is not None
         assert operator._reader.ring.companion != 0
+        assert operator.processors == 2
     results = pa.Table.from_batches(parts)
     assert sorted(results["n"].to_pylist()) == np.flatnonzero(keys < WIDE_ROWS).tolist()
     assert results["text"].equals(pc.utf8_lpad(results["id"].cast(pa.string()), 200))

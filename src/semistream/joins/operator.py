@@ -460,6 +460,11 @@ class Operator(SemiStreamJoin):
         self.budget.set("output", out.size_bytes)
         return out
 
+    @property
+    def processors(self) -> int:
+        """How many processors it keeps busy, its companion's included."""
+        return 2 if self.companion and self.master.io == "buffered" else 1
+
     def make_reader(self, buffer_pages: int, *, windows: bool = False) -> PageReader:
         """A reader of the master's pages, with a companion if the join has one."""
         return self.master.reader(

@@ -144,6 +144,11 @@ class ParallelJoin(SemiStreamJoin):
         """Parts that work side by side."""
         return self._threads
 
+    @property
+    def processors(self) -> int:
+        """How many processors all parts keep busy."""
+        return sum(part.processors for part in self._parts)
+
     def _become_one(self) -> None:
         """Give all of the memory to one part."""
         for part, master in zip(self._parts, self._masters, strict=True):

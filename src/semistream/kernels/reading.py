@@ -54,6 +54,7 @@ from semistream.kernels.memory import (
     sys_preadv2,
     sys_read,
     sys_write,
+    sys_yield,
 )
 from semistream.kernels.pages import check_page
 from semistream.kernels.struct import struct_type
@@ -117,7 +118,8 @@ WAKES = 24
 copies do."""
 
 RESTLESS = 1000
-"""How often the companion looks for an open request before it sleeps: some 50 microseconds."""
+"""How often a thread looks for what the other has to do before it lets go of its processor: some 50
+microseconds."""
 
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
@@ -565,11 +567,17 @@ def oldest(ring: Any) -> int:
     if status == PENDING or status >= OPEN:
         clock = ring.message + 8
         start = now_ns(clock) if ring.measure != 0 else np.int64(0)
+        idle = 0
         while status == PENDING or status >= OPEN:
             if status == PENDING:
                 await_reading(ring, request)
             elif not copied_by_me(ring, request, ring.message) and not copy_ahead(ring):
-                pause()
+                # A copy takes no time, unless the companion lost its processor in the middle of it.
+                idle += 1
+                if idle < RESTLESS:
+                    pause()
+                else:
+                    sys_yield()
             status = load_shared(request + REQ_STATUS)
         if ring.measure != 0:
             ring.wait_ns += now_ns(clock) - start

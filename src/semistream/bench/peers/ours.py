@@ -11,7 +11,6 @@ from semistream.bench.masters import master_path, product_master
 from semistream.bench.oracle import JOINED
 from semistream.bench.peers.base import KEY, Peer
 from semistream.core.stats import JoinStats
-from semistream.joins.parallel import ParallelJoin
 from semistream.joins.registry import make_join
 from semistream.workloads import sale_schema
 
@@ -45,7 +44,7 @@ class Drained(Peer):
     @property
     def threads(self) -> int:
         """Those of the join that is open: as many as `ss.join` would use."""
-        return self._operator.threads if isinstance(self._operator, ParallelJoin) else 1
+        return int(self._operator.processors)
 
     @property
     def stats(self) -> JoinStats:
