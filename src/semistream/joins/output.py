@@ -12,6 +12,16 @@ from semistream.kernels.struct import Struct
 from semistream.store.layout import LeafValues
 
 
+def _result_pool() -> pa.MemoryPool:
+    """Where the memory of results comes from: jemalloc, where Arrow has it.
+
+    Whoever takes large results lets go of them together. mimalloc, Arrow's default, gives such
+    memory back to the operating system at once, and to get it again takes about as long as to join.
+    """
+    has = "jemalloc" in pa.supported_memory_backends()
+    return pa.jemalloc_memory_pool() if has else pa.default_memory_pool()
+
+
 class OutputBuffer:
     """Room for `rows` results and `heap_bytes` of byte strings, filled by kernels through `out`.
 
@@ -20,6 +30,7 @@ class OutputBuffer:
 
     def __init__(self, binding: Binding, rows: int, heap_bytes: int) -> None:
         self._binding = binding
+        self._pool = _result_pool()
         self.rows = rows
         layout, master = binding.layout, binding.master_layout
         self._stream_leaves = list(layout.leaves)
@@ -127,14 +138,15 @@ class OutputBuffer:
         lengths = self._addresses()[numbers]
         totals = np.empty(len(numbers), np.int64)
         total_lengths(lengths, rows, totals)
-        buffers = [pa.allocate_buffer(int(total)) for total in totals]
+        buffers = [pa.allocate_buffer(int(total), memory_pool=self._pool) for total in totals]
         targets = np.array([buffer.address for buffer in buffers], np.int64)
         spread_bytes(self._heap, lengths, rows, targets)
         return dict(zip(numbers, buffers, strict=True))
 
     def _renew(self) -> None:
         self._buffers = [
-            pa.allocate_buffer(self.rows * width, resizable=True) for width in self._widths
+            pa.allocate_buffer(self.rows * width, memory_pool=self._pool, resizable=True)
+            for width in self._widths
         ]
         self._shared = False
         self._seen[:] = 0
