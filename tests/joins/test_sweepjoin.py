@@ -82,6 +82,18 @@ def test_a_step_fills_the_output(path: Path) -> None:
     assert np.mean(sizes) > 500
 
 
+def test_results_have_memory_that_stays_with_the_process(path: Path) -> None:
+    """jemalloc keeps for a while what is let go of; Arrow's wheels have it."""
+    pool = pa.jemalloc_memory_pool()
+    with made(path) as join:
+        joined(join, rows(2000, 0.0), drained=True)
+        before = pool.bytes_allocated()
+        batch = rows(1000, 0.0, start=2000)
+        assert join.push(batch) == batch.num_rows
+        held = list(join.finish())
+        assert pool.bytes_allocated() - before >= sum(result.nbytes for result in held) > 0
+
+
 def test_a_cache_that_earns_nothing_gives_its_memory_to_the_pool(path: Path) -> None:
     # The disk is the bottleneck by decree: measured times would have a say in it otherwise.
     with made(path, gap_pages=1) as join:
