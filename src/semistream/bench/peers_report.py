@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from semistream.bench.goals import GOALS, LEAST_MASTER, not_ahead, seen_of
 from semistream.bench.peers import OURS, PEERS
 from semistream.bench.report import human, machine, replace_section, table
 from semistream.bench.side_by_side import CACHES, COLD, ROW_BYTES, WARM, PeerResult
@@ -98,6 +99,7 @@ def _section(
             _growth(grown),
             *_costs(grown),
         ]
+    parts += ["### Who is ahead", _ahead(done), "### Goals", _goals(done)]
     parts += ["### What the memory bounds", _bounds(main)]
     return "\n\n".join(parts)
 
@@ -181,6 +183,40 @@ def _costs(grown: Sequence[PeerResult]) -> list[str]:
         "The cache answers a smaller share of the rows where the master is larger (hits); the last"
     )
     return [f"{text} column is the time of a row over the share of misses.", table(heads, lines)]
+
+
+def _ahead(done: Sequence[PeerResult]) -> str:
+    """All cells in which semistream is not ahead."""
+    large = f"With a master of at least {LEAST_MASTER} times the memory"
+    lines = [
+        [
+            one.system,
+            one.cache,
+            f"{one.memory}, skew {one.skew:g}, {human(one.batch_rows)}",
+            "waiting" if waiting else "drained",
+            f"{times:.2f}",
+        ]
+        for one, waiting, times in not_ahead(done)
+    ]
+    if not lines:
+        return f"{large}, semistream is ahead of every system in every cell."
+    columns = ["system", "cache", "memory, skew, batch", "semistream", "is, times its rate"]
+    return f"{large}, semistream is ahead but for these:\n\n" + table(columns, lines)
+
+
+def _goals(done: Sequence[PeerResult]) -> str:
+    """Every goal that the comparison says something about."""
+    lines = []
+    for goal in GOALS:
+        drained, waiting = (seen_of(goal, done, waiting=one) for one in (False, True))
+        meant = waiting if goal.waiting else drained
+        if meant is None:
+            continue
+        reached = "yes" if meant.least >= goal.times else "**no**"
+        shown = [str(one) if one is not None else "" for one in (drained, waiting)]
+        lines.append([str(goal), f"{goal.times:g}", *shown, reached])
+    columns = ["systems and cells", "goal, times", "drained", "waiting", "reached"]
+    return "How many times their rate semistream has, over these cells:\n\n" + table(columns, lines)
 
 
 def _bounds(main: Sequence[PeerResult]) -> str:
