@@ -82,7 +82,7 @@ class Seen:
 def is_large(one: PeerResult) -> bool:
     """Whether the master was large enough for goals to hold, whatever its rows take on disk."""
     # Memory and master are compared in the bytes of rows: ten times is then exactly ten times.
-    return one.product_rows * ROW_BYTES >= LEAST_MASTER * one.memory_bytes
+    return bool(one.product_rows * ROW_BYTES >= LEAST_MASTER * one.memory_bytes)
 
 
 def seen_of(goal: Goal, done: Sequence[PeerResult], *, waiting: bool) -> Seen | None:

@@ -9,9 +9,12 @@ are open at the same time and take turns, so that a noisy machine hurts all alik
    clock runs only while it joins. The rate of a round is the rows that came out over that time.
 3. *Drain.* Rows that still wait come out, outside of the measurement.
 
-*Warm*: files have been read before and stay in the operating system's cache, of which no system's
-memory takes account. *Cold*: reads are direct, or the system's files are dropped from that cache
-before every micro-batch; what the system holds in its own memory stays.
+*Warm*: the operating system has all files in its cache, of which no system's memory takes account.
+They are dropped from it and read in order before a cell, and read again before every turn, while no
+clock runs. Some machines give back what nobody has asked for in a minute; and a cache that came
+about page by page is of small pieces, and slower than one that was read in order.
+*Cold*: reads are direct, or the system's files are dropped from that cache before every
+micro-batch; what the system holds in its own memory stays.
 
 All results, from the first row to the last, are compared with DuckDB's join of the same rows.
 """
@@ -31,7 +34,7 @@ from semistream.bench.checksum import Checksum
 from semistream.bench.core import Told
 from semistream.bench.oracle import JOINED, Expected, ProductOracle
 from semistream.bench.peers import OURS, PEERS, Peer
-from semistream.bench.peers.base import read_into_cache
+from semistream.bench.peers.base import drop_from_cache, read_into_cache
 from semistream.core.budget import parse_bytes
 from semistream.core.clock import Clock, SystemClock
 from semistream.core.errors import OptionError, SemiStreamError, unknown_name
@@ -192,10 +195,6 @@ def run_peers(
         kind(workdir, options.rows).build()
     cells = options.cells
     streams = streams_of(options, workdir, tell)
-    if WARM in options.caches:
-        tell("all stores once into the operating system's cache")
-        for kind in kinds:
-            read_into_cache(kind(workdir, options.rows).store)
     for number, cell in enumerate(cells, start=1):
         tell(f"[{number:2}/{len(cells)}] {cell}")
         stream, expected = streams[cell.skew]
@@ -301,6 +300,9 @@ class Turns:
     def warm_up(self) -> None:
         self._peer.open(self._memory_bytes, cold=self._cell.cache == COLD)
         self._is_open = True
+        if self._cell.cache == WARM:
+            drop_from_cache(self._peer.store)
+        self._keep_warm()
         warm_s = self._options.seconds / 2
         if self._cell.batch_rows < WARM_UP_ROWS:
             # Systems may prepare for micro-batches like the first.
@@ -314,9 +316,14 @@ class Turns:
         """One turn. A system that has had twice its time takes no more, if it has a round."""
         if self._rounds and self._left_s <= 0:
             return
+        self._keep_warm()
         share_s = self._options.seconds / 2 / self._options.rounds
         rows, seconds = self._feed(self._cell.batch_rows, share_s)
         self._rounds.append(rows / seconds)
+
+    def _keep_warm(self) -> None:
+        if self._cell.cache == WARM:
+            read_into_cache(self._peer.store)
 
     def finish(self) -> None:
         stats = self._peer.stats
