@@ -10,7 +10,7 @@ are open at the same time and take turns, so that a noisy machine hurts all alik
 3. *Drain.* Rows that still wait come out, outside of the measurement.
 
 *Warm*: the operating system has all files in its cache, of which no system's memory takes account.
-They are dropped from it and read in order before a cell, and read again before every turn, while no
+They are dropped from it and read in order at first, and read again before every turn, while no
 clock runs. Some machines give back what nobody has asked for in a minute; and a cache that came
 about page by page is of small pieces, and slower than one that was read in order.
 *Cold*: reads are direct, or the system's files are dropped from that cache before every
@@ -195,6 +195,11 @@ def run_peers(
         kind(workdir, options.rows).build()
     cells = options.cells
     streams = streams_of(options, workdir, tell)
+    if WARM in options.caches:
+        tell("all stores into the operating system's cache")
+        for kind in kinds:
+            drop_from_cache(kind(workdir, options.rows).store)
+            read_into_cache(kind(workdir, options.rows).store)
     for number, cell in enumerate(cells, start=1):
         tell(f"[{number:2}/{len(cells)}] {cell}")
         stream, expected = streams[cell.skew]
@@ -300,8 +305,6 @@ class Turns:
     def warm_up(self) -> None:
         self._peer.open(self._memory_bytes, cold=self._cell.cache == COLD)
         self._is_open = True
-        if self._cell.cache == WARM:
-            drop_from_cache(self._peer.store)
         self._keep_warm()
         warm_s = self._options.seconds / 2
         if self._cell.batch_rows < WARM_UP_ROWS:
