@@ -74,7 +74,7 @@ STEADY, NO_HITS = 0.15, 0.01
 so much of it apart, and a little."""
 
 READ_LENGTHS = (1, 2, 4, 8, 16, 32)
-READ_BUFFER_PAGES = 512
+READ_BUFFER_PAGES = 1024
 LOOKED_PAGES = 8192
 PRIOR_WEIGHT = 0.02
 """How much of a run's weight the guess of a unit cost has that runs cannot tell from others."""

@@ -19,17 +19,16 @@ from semistream.cost.workload import Workload
 from semistream.joins.cache import RECENT_BYTES
 from semistream.joins.indexed import SPARE_ROWS
 from semistream.joins.sweepjoin import (
-    BUFFER_PART,
     GAP_BYTES,
     LONGEST_RUN_BYTES,
-    MOST_BUFFER_BYTES,
     MOST_OUTPUT_BYTES,
     RUNS_IN_BUFFER,
-    SEEN_GAP,
+    SEEN_SHARE,
+    buffer_bytes,
 )
-from semistream.kernels.reading import OPENS, STAYS
+from semistream.kernels.reading import LIGHT
 from semistream.kernels.waiting import MARKED
-from semistream.store.reader import WINDOW_BYTES, WINDOW_SHARE
+from semistream.store.reader import window_bytes
 
 REFUSED_SHARE = 0.5
 """Keys beyond those that the inequality wants, as a share of them: the join counts as wanted also
@@ -59,7 +58,7 @@ class SweepJoinModel(CostModel):
         page, limit = workload.page_bytes, memory_bytes
         wanted = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
         output = output_bytes(workload, limit, wanted / limit)
-        buffer = max(min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // page, 2)
+        buffer = buffer_bytes(limit, workload.io, page) // page
         parts: dict[str, float] = {
             "index": workload.index_bytes,
             "output": output,
@@ -103,7 +102,7 @@ class SweepJoinModel(CostModel):
     def _has_windows(self, workload: Workload, plan: Plan) -> bool:
         """Whether the read buffer is large enough for windows."""
         buffer = plan.buffer_pages * workload.page_bytes
-        return workload.io == "buffered" and buffer * WINDOW_SHARE >= WINDOW_BYTES
+        return workload.io == "buffered" and window_bytes(buffer) > 0
 
     def loop(self, workload: Workload, plan: Plan, costs: UnitCosts | None = None) -> Loop:
         if costs is None:
@@ -143,10 +142,9 @@ class SweepJoinModel(CostModel):
         )
         gap = GAP_BYTES[workload.io] // workload.page_bytes
         pages, requests, seeks = intake.runs(wanted, gap, longest)
-        seen = sees and self._has_windows(workload, plan) and 8 * pages >= OPENS * workload.pages
-        if seen and 2 * pool >= workload.pages:
-            pages, requests, seeks = intake.runs(wanted, SEEN_GAP, longest)
-            seen = 8 * pages >= STAYS * workload.pages
+        seen = sees and self._has_windows(workload, plan) and 64 * pages >= LIGHT * workload.pages
+        if seen and SEEN_SHARE * pool >= workload.pages:
+            pages, requests, seeks = intake.runs(wanted, longest, longest)
         results = rows * workload.results
         calls = results / plan.output_rows
         looked = rows + SPARE_ROWS * calls

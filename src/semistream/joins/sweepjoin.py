@@ -18,8 +18,10 @@ from semistream.joins.indexed import IndexedJoin
 from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import FULL
 from semistream.kernels.planning import sweep_runs
+from semistream.kernels.region import HUGE_BYTES
 from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
+from semistream.store.reader import WINDOW_SHARE
 
 GAP_BYTES = {"direct": 12_288, "buffered": 4096}
 """Gaps that are read through on today's disks: a separate request costs about as much."""
@@ -31,9 +33,18 @@ more rows is on its way at once."""
 BUFFER_PART, RUNS_IN_BUFFER = 10, 4
 """The read buffer is this part of the memory, and takes this many runs of the greatest length."""
 
+PIECE_PART = 4
+"""It is up to this part of the memory if it has a piece then, into which a disk writes at once, or
+which shows pages without copying them."""
+
 LONGEST_RUN_BYTES = 256 * 1024
-MOST_BUFFER_BYTES = 4 << 20
-"""Beyond these a disk gains nothing: several requests of this length keep it busy."""
+MOST_BUFFER_BYTES = {"direct": 4 << 20, "buffered": 10 << 20}
+"""Beyond these nothing is gained: several requests of this length keep a disk busy, and windows are
+large enough."""
+
+SEEN_SHARE = 16
+"""Where windows come in pieces, and a sweep has a row for one page in so many, it goes through all
+pages between wanted ones."""
 
 MOST_OUTPUT_BYTES = 2_000_000
 
@@ -60,6 +71,16 @@ LEAST_ROWS = 64
 MERIT, OFFERED = 2, 8
 """A full cache that answers less than so many times what rows drawn at random would is offered the
 rows of one page in so many: keys are alike, and to change one for another is work for nothing."""
+
+
+def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
+    """The read buffer's part of a memory, in whole pages."""
+    size = min(limit_bytes // BUFFER_PART, MOST_BUFFER_BYTES[io])
+    # With a window there must be room for copies beside it.
+    piece = HUGE_BYTES if io == "direct" else int(HUGE_BYTES / WINDOW_SHARE) + page_bytes
+    if piece <= limit_bytes // PIECE_PART:
+        size = max(size, piece)
+    return max(size // page_bytes, 2) * page_bytes
 
 
 class SweepJoin(IndexedJoin):
@@ -132,8 +153,7 @@ class SweepJoin(IndexedJoin):
         output = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
         parts = self.common_parts(index=True, output_share=output / limit)
         parts["page chains"] = 4 * max(master.pages, 1) + master.pages // MARKED + 1
-        buffer = min(limit // BUFFER_PART, MOST_BUFFER_BYTES) // master.page_bytes
-        parts["read buffer"] = max(buffer, 2) * master.page_bytes
+        parts["read buffer"] = buffer_bytes(limit, master.io, master.page_bytes)
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)
         row = self.binding.layout.record_bytes + (blob_bytes + 64 if blob_bytes else 0)
         return self.need(parts, "pool and cache", int(LEAST_ROWS * row) + 4096)
@@ -156,8 +176,8 @@ class SweepJoin(IndexedJoin):
         )
         buffer_pages = plan["read buffer"] // master.page_bytes
         self._reader = self.make_reader(buffer_pages, windows=True)
-        longest = min(buffer_pages // RUNS_IN_BUFFER, LONGEST_RUN_BYTES // master.page_bytes)
-        self._longest_run = self._reader.longest_run(max(longest, 1))
+        longest = min(self._reader.buffer_bytes // RUNS_IN_BUFFER, LONGEST_RUN_BYTES)
+        self._longest_run = max(longest // master.page_bytes, 1)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
         self.bind_kernels()
@@ -212,9 +232,13 @@ class SweepJoin(IndexedJoin):
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         assert self._reader is not None
-        gap, dense = self._gap_pages, 2 * self._peak_rows >= self.master.pages
-        if dense and self._reader.looks and not self._disk_bound:
-            gap = SEEN_GAP
+        gap = self._gap_pages
+        if self._reader.looks and not self._disk_bound:
+            pages_per_row = self.master.pages / max(self._peak_rows, 1)
+            if self._reader.in_pieces and pages_per_row <= SEEN_SHARE:
+                gap = self._longest_run
+            elif pages_per_row <= 2:
+                gap = SEEN_GAP
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(

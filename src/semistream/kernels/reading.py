@@ -8,10 +8,10 @@ submitted them, from a ring of page buffers. There are three *ways* to have read
   the joining thread, and that only when it has to wait.
 - `ADVISED`: for buffered reads. What the operating system has in its cache is copied at once. What
   it has not, it is told to fetch, and that is copied when its turn comes.
-  Where most pages of a stretch are wanted, and the cache has them, copying costs more than all that
-  is done with them: such stretches are *looked at* through two windows, and nothing is copied. A
-  *reach* of the file is mapped, a window is as many of its pages as are brought in at a time, and
-  taken out of it again when the next but one is opened.
+  Where many pages of a stretch are wanted, and the cache has them, copying costs more than all that
+  is done with them: such stretches are *looked at* through a window, and nothing is copied. A
+  *reach* of the file is mapped, the window is as many of its pages as are brought in at a time, and
+  taken out of it again before it is opened at another place.
   Where a processor is idle, a *companion* copies as well: requests stand open, and whoever comes to
   one first, the companion or the joining thread, copies its pages.
 - `WORKERS`: threads (each a kernel without the interpreter's lock) that read, for where the others
@@ -57,6 +57,7 @@ from semistream.kernels.memory import (
     sys_yield,
 )
 from semistream.kernels.pages import check_page
+from semistream.kernels.region import HUGE_BYTES
 from semistream.kernels.struct import struct_type
 
 _I64 = npt.NDArray[np.int64]
@@ -86,21 +87,27 @@ READABLE, MAPPED_HERE, BRING_IN, TAKE_OUT = 1, 0x11, 22, 4
 """How a reach is mapped: to be read, shared and at this address; and what is done with windows.
 Mapping stops all threads of the process, bringing in none, taking out those that run."""
 
-AROUND_BYTES = 65_536
-"""With a page the operating system may bring in all neighbours within a block of so many bytes:
-windows are made of whole blocks."""
+PIECE_BYTES = HUGE_BYTES
+"""What was read in order the operating system may hold in pieces of so many bytes, and shows such a
+piece at the cost of one page, if it lies as in the file. With other pages it brings in their
+neighbours. So windows are made of whole pieces, and lie as in the file."""
 
-OPENS, STAYS = 4, 7
-"""Windows are opened where so many eighths of a stretch were asked for, and others follow while it
-is so many: those who see pages through windows ask for more in gaps. Bringing a page in costs much
-less than copying one, but is done for all, wanted or not, and taking them out stops other threads
-for a moment."""
+LIGHT, OPENS, STAYS = 4, 32, 56
+"""A window is opened where so many 64ths of a stretch were asked for if it comes in pieces. If it
+comes page by page, wanted or not, so many must have been asked for, and others follow while it is
+so many: those who see pages through windows ask for more in gaps. Taking one out stops other
+threads for a moment."""
+
+OFTEN, HEAVY = 4, 4096
+"""Windows in a row that must have come page by page, and requests after which it is tried again
+whether they do."""
 
 WARY = 64
 """Requests that the operating system's cache must answer before windows are tried again."""
 
-BY_THREAD, MAJOR_FAULTS = 1, 72
-"""What the operating system counts for a thread, and where in that the fetched pages stand."""
+BY_THREAD, MINOR_FAULTS, MAJOR_FAULTS = 1, 64, 72
+"""What the operating system counts for a thread, and where in that stand how often it brought
+something in, and how often it had to fetch it."""
 
 SEEN, UNSEEN, NO_WINDOW = 1, 0, -1
 
@@ -140,15 +147,15 @@ RING = struct_type(
     "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
     "error error_page error_number "
-    # Two reaches, one behind the other: where they lie, pages of each; which one was mapped last,
-    # its file, and where in the file it begins, in pages.
-    "reaches reach_pages side reach_file reach_place "
-    # Two windows: pages of each (0: there are none). Where the blocks of the one that was opened
-    # last lie (0: nowhere), their bytes, where its first page lies and which pages are in it; the
-    # blocks of the other; the last request in each. Requests to go before one is opened again. The
-    # stretch that is being read: its first page, its end, and how many pages were asked for.
-    "window_pages blocks blocks_bytes view_at view_start view_end other other_bytes last_in_view "
-    "last_in_other wary stretch stretch_end asked"
+    # The reach: where it lies, its bytes, its file, and from which byte of the file on.
+    "reach_at reach_bytes reach_file reach_from "
+    # The window: its bytes (0: there is none). Where the pieces lie that are brought in (0:
+    # nowhere), their bytes, where the first page of the view lies, which pages are in it, and the
+    # last request that looks at it. Requests to go before one is opened again, and before it is
+    # tried whether it comes in pieces; windows in a row that did not. The stretch that is being read: its first page, its end, and
+    # how many pages were asked for. Pages of the run at hand that were submitted.
+    "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary heavy "
+    "pagewise stretch stretch_end asked begun"
 )
 """The state of reading; shared by the joining kernel and the workers."""
 
@@ -269,6 +276,7 @@ def copy_cached(ring: Any, request: int, box: int) -> None:
         store_shared(request + REQ_STATUS, PENDING)
     else:
         ring.wary = max(ring.wary - 1, 0)
+        ring.heavy = max(ring.heavy - 1, 0)
         read_rest(ring, request)
 
 
@@ -377,120 +385,108 @@ def await_reading(ring: Any, request: int) -> None:
 
 
 @inlined
-def fetched(ring: Any) -> int:
-    """Pages that the operating system had to fetch while this thread waited, ever."""
-    counts = ring.message + 24
-    sys_getrusage(np.int32(BY_THREAD), counts)
-    return load_i64(counts + MAJOR_FAULTS)
-
-
-@inlined
-def map_reach(ring: Any, file: int, place: int) -> bool:
-    """Map what follows a place of a file into the reach that is not in use."""
-    size, side = ring.page_bytes, 1 - ring.side
-    start = ring.reaches + side * ring.reach_pages * size
+def map_reach(ring: Any, file: int, start: int) -> bool:
+    """Map what follows a byte of a file; the window is closed."""
     mapped = sys_mmap(
-        start,
-        ring.reach_pages * size,
+        ring.reach_at,
+        ring.reach_bytes,
         np.int32(READABLE),
         np.int32(MAPPED_HERE),
         np.int32(file),
-        place * size,
+        start,
     )
-    if mapped != start:
+    if mapped != ring.reach_at:
         # What lies there now is not known: it must not be mapped over.
-        ring.window_pages = np.int64(0)
+        ring.window_bytes = np.int64(0)
         return False
-    ring.side, ring.reach_file, ring.reach_place = side, file, place
+    ring.reach_file, ring.reach_from = file, start
     return True
 
 
 @inlined
-def close_other(ring: Any) -> None:
-    """Take the pages of the window that is not in use out of memory, but for those of the last."""
-    if ring.other == 0:
-        return
-    start, end = ring.other, ring.other + ring.other_bytes
-    shown, shown_end = ring.blocks, ring.blocks + ring.blocks_bytes
-    if start <= shown < end:
-        end = shown
-    elif start < shown_end <= end:
-        start = shown_end
-    sys_madvise(start, end - start, np.int32(TAKE_OUT))
-    ring.other = np.int64(0)
+def close_window(ring: Any) -> None:
+    """Take what the window shows out of memory."""
+    if ring.pieces_at != 0:
+        sys_madvise(ring.pieces_at, ring.pieces_bytes, np.int32(TAKE_OUT))
+    ring.pieces_at = ring.view_start = ring.view_end = np.int64(0)
 
 
 @inlined
 def open_window(ring: Any, request: int, shard_end: int) -> bool:
-    """Bring in the pages from a request's first on, in place of the window that is not in use."""
+    """Bring in the pages from a request's first on, to the end of the pieces that fit."""
     first, size = load_i64(request + REQ_FIRST), ring.page_bytes
-    block, place = max(AROUND_BYTES // size, 1), place_at(ring, request, 0)
-    start = place // block * block
-    most = min(ring.window_pages - (place - start), shard_end - first)
+    place, file = place_at(ring, request, 0), load_i64(request + REQ_FILE)
+    start = place * size // PIECE_BYTES * PIECE_BYTES
+    most = min((start + ring.window_bytes) // size - place, shard_end - first)
     pages = 1
     while pages < most and place_at(ring, request, pages) == place + pages:
         pages += 1
-    if pages < load_i64(request + REQ_COUNT):
+    if pages > most:
         return False
-    close_other(ring)
-    file, end = load_i64(request + REQ_FILE), (place + pages + block - 1) // block * block
-    reached = ring.reach_place + ring.reach_pages
-    # Nothing lies in the other reach any more: of the two windows only the last is left.
-    if file != ring.reach_file or start < ring.reach_place or end > reached:
+    close_window(ring)
+    end = ((place + pages) * size + PIECE_BYTES - 1) // PIECE_BYTES * PIECE_BYTES
+    reached = ring.reach_from + ring.reach_bytes
+    if file != ring.reach_file or start < ring.reach_from or end > reached:
         if not map_reach(ring, file, start):
             return False
-    blocks = ring.reaches + (ring.side * ring.reach_pages + start - ring.reach_place) * size
-    view = blocks + (place - start) * size
-    before = fetched(ring)
+    pieces = ring.reach_at + start - ring.reach_from
+    view = pieces + place * size - start
+    counts = ring.message + 24
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    brought, fetched = load_i64(counts + MINOR_FAULTS), load_i64(counts + MAJOR_FAULTS)
+    ring.pieces_at, ring.pieces_bytes = pieces, end - start
     if sys_madvise(view, pages * size, np.int32(BRING_IN)) != 0:
         # Pages that cannot be had, or a system that cannot do it: reading tells what is wrong.
-        sys_madvise(blocks, (end - start) * size, np.int32(TAKE_OUT))
+        close_window(ring)
         ring.wary = WARY
         return False
-    if fetched(ring) > before:
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    if load_i64(counts + MAJOR_FAULTS) > fetched:
         ring.wary = WARY
-    ring.other, ring.other_bytes, ring.last_in_other = (
-        ring.blocks,
-        ring.blocks_bytes,
-        ring.last_in_view,
-    )
-    ring.blocks, ring.blocks_bytes = blocks, (end - start) * size
+    # The last piece of a file never comes as one: a single window says nothing.
+    in_pieces = load_i64(counts + MINOR_FAULTS) - brought <= 2 * (end - start) // PIECE_BYTES
+    ring.pagewise = 0 if in_pieces else ring.pagewise + 1
+    ring.heavy = HEAVY if ring.pagewise >= OFTEN else 0
     ring.view_at, ring.view_start, ring.view_end = view, first, first + pages
     return True
 
 
 @inlined
 def looks(ring: Any) -> bool:
-    """Whether the stretch that is being read is seen through a window."""
+    """Whether the stretch that is being read is seen through the window."""
     return ring.view_end > 0 and ring.view_start == ring.stretch
 
 
 @inlined
 def look_at(ring: Any, request: int, shard_end: int) -> int:
-    """Let a request's pages be seen through a window: SEEN, UNSEEN or, for now, NO_WINDOW.
+    """Let a request's pages be seen through the window: SEEN, UNSEEN or, for now, NO_WINDOW.
 
     A window is opened where the stretch before it was dense, for that says best how the next one
-    will be, and where the last requests were all in the operating system's cache.
+    will be, and where the last requests were all in the operating system's cache. A request that
+    reaches over its end is made shorter.
     """
     first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
-    window = ring.window_pages
-    if first < ring.view_start or first + count > ring.view_end:
+    window = ring.window_bytes // ring.page_bytes
+    if not ring.view_start <= first < ring.view_end:
         inside = ring.stretch <= first and first + count <= ring.stretch_end
         if inside and ring.asked > 0:
             return UNSEEN
-        eighths = STAYS if looks(ring) else OPENS
-        opens = 8 * count >= eighths * window
+        share = LIGHT
+        if ring.heavy > 0:
+            share = STAYS if looks(ring) else OPENS
+        opens = 64 * count >= share * window
         if ring.asked > 0 and ring.stretch <= first < ring.stretch_end + window:
             # What reaches over a stretch's end was asked for in it as well.
             asked = ring.asked + max(ring.stretch_end - first, 0)
-            opens = opens or 8 * asked >= eighths * (ring.stretch_end - ring.stretch)
-        opens = opens and count <= window and ring.wary == 0
-        if opens and ring.last_in_other >= ring.taken:
+            opens = opens or 64 * asked >= share * (ring.stretch_end - ring.stretch)
+        opens = opens and ring.wary == 0
+        if opens and ring.last_in_view >= ring.taken:
             return NO_WINDOW
         ring.stretch, ring.stretch_end, ring.asked = first, first + window, np.int64(0)
         if not opens or not open_window(ring, request, shard_end):
             return UNSEEN
         ring.stretch_end = ring.view_end
+    store_i64(request + REQ_COUNT, min(count, ring.view_end - first))
     view = ring.view_at + (first - ring.view_start) * ring.page_bytes
     store_i64(request + REQ_BUFFER, view)
     store_i64(request + REQ_HELD, 0)
@@ -525,9 +521,25 @@ def read_into_ring(ring: Any, request: int) -> bool:
 
 @inlined
 def submit(ring: Any, first: int, count: int) -> bool:
-    """Ask for a run of pages of one shard; False while there is no room for it."""
+    """Ask for a run of pages of one shard; False while there is no room for it.
+
+    It may go out as several requests, some of them earlier than others: whoever is told that there
+    is no room asks for the same run again.
+    """
+    while ring.begun < count:
+        pages = submit_part(ring, first + ring.begun, count - ring.begun)
+        if pages == 0:
+            return False
+        ring.begun += pages
+    ring.begun = np.int64(0)
+    return True
+
+
+@inlined
+def submit_part(ring: Any, first: int, count: int) -> int:
+    """Ask for a run's pages, or those that the window shows; how many, 0 while there is no room."""
     if in_flight(ring) >= (REQUESTS if shares_copying(ring) else ring.depth):
-        return False
+        return 0
     shard = 0
     while at(ring.shard_start, shard + 1) <= first:
         shard += 1
@@ -539,12 +551,13 @@ def submit(ring: Any, first: int, count: int) -> bool:
     clock = ring.message + 8
     begin = now_ns(clock) if ring.measure != 0 else np.int64(0)
     looked = UNSEEN
-    if ring.window_pages > 0:
+    if ring.window_bytes > 0:
         looked = look_at(ring, request, at(ring.shard_start, shard + 1))
     if looked == NO_WINDOW or (looked == UNSEEN and not read_into_ring(ring, request)):
-        return False
+        return 0
     if ring.measure != 0:
         ring.wait_ns += now_ns(clock) - begin
+    count = load_i64(request + REQ_COUNT)
     ring.asked += count
     ring.submitted += 1
     ring.pages_read += count
@@ -556,7 +569,7 @@ def submit(ring: Any, first: int, count: int) -> bool:
             ring.seeks += 1
             page = stretch_end(ring, request, page)
     ring.next = first + count
-    return True
+    return count
 
 
 @inlined

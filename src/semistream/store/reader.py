@@ -16,7 +16,6 @@ import numpy.typing as npt
 from semistream.core.errors import CorruptPageError, StoreError
 from semistream.kernels.reading import (
     ADVISED,
-    AROUND_BYTES,
     ASYNC,
     BAD_PAGE,
     COMPANION_WORDS,
@@ -24,6 +23,7 @@ from semistream.kernels.reading import (
     ENDS,
     EVENT_WORDS,
     IOCB_WORDS,
+    PIECE_BYTES,
     REQUEST_WORDS,
     REQUESTS,
     RING,
@@ -34,17 +34,17 @@ from semistream.kernels.reading import (
 from semistream.kernels.region import Region
 from semistream.kernels.struct import Struct
 
-DEFAULT_DEPTH = 16
-"""Reads in flight: disks of today gain up to 8 to 16, and lose beyond."""
+DEFAULT_DEPTH = 32
+"""Reads in flight: where each is of one page, disks of today gain up to 32."""
 
-WINDOW_SHARE, WINDOW_BYTES, MOST_WINDOW_BYTES = 0.375, 5 * AROUND_BYTES, 17 * AROUND_BYTES
-"""Each of the two windows has this share of the buffer's memory, within these bounds, or there are
-none. Opening a window stops other threads for a moment, so that few large ones are better than many
-small ones; beyond the most nothing is gained."""
+WINDOW_SHARE, MOST_WINDOW_BYTES = 0.8, 4 * PIECE_BYTES
+"""The window has up to this share of the buffer's memory, in whole pieces, or there is none. Each
+window that is taken out stops other threads for a moment, so that large ones are better than small
+ones; beyond the most little is gained."""
 
 REACH_BYTES = 64 << 20
-"""Each of the two parts of a file in which windows are opened; not memory, but for the operating
-system's notes about it, an eighth of a kilobyte for every 64."""
+"""The part of a file in which windows are opened; not memory, but for the operating system's notes
+about it, an eighth of a kilobyte for every 64."""
 
 LINE_BYTES = 64
 """Of a cache line."""
@@ -62,7 +62,7 @@ class PageReader:
     threads where it does not let us. `checked` has a bit per page, set once it was checked; without
     it no page is. `places` says where in its file every page lies; without it they lie in their
     order. `windows` lets pages that the operating system has cached be seen where they are, instead
-    of being copied, where many neighbours are wanted; the windows are part of the buffer's memory.
+    of being copied, where many neighbours are wanted; the window is part of the buffer's memory.
     With a `companion` a second thread copies pages that the operating system has cached.
     Close it when the join ends.
     """
@@ -83,17 +83,13 @@ class PageReader:
         windows: bool = False,
         companion: bool = False,
     ) -> None:
-        window = min(int(buffer_pages * page_bytes * WINDOW_SHARE), MOST_WINDOW_BYTES)
-        window_pages = window // AROUND_BYTES * AROUND_BYTES // page_bytes
-        if direct or not windows or window < WINDOW_BYTES:
-            window_pages = 0
-        buffer_pages -= 2 * window_pages
+        window = window_bytes(buffer_pages * page_bytes) if windows and not direct else 0
+        buffer_pages -= -(-window // page_bytes)
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
         self._name = name
-        reach_pages = REACH_BYTES // page_bytes if window_pages else 0
-        self._reaches = Region(2 * reach_pages * page_bytes + AROUND_BYTES)
-        self._region = Region(buffer_pages * page_bytes)
+        self._reach = Region(REACH_BYTES + PIECE_BYTES if window else 0)
+        self._region = Region(buffer_pages * page_bytes, pieces=direct)
         self.ring = Struct(
             RING,
             buffer=self._region.bytes,
@@ -109,12 +105,11 @@ class PageReader:
             places=places if places is not None else 0,
             measure=measure,
             next=-1,
-            reaches=self._reaches.bytes[-self._reaches.bytes.ctypes.data % AROUND_BYTES :],
-            reach_pages=reach_pages,
+            reach_at=self._reach.bytes[-self._reach.bytes.ctypes.data % PIECE_BYTES :],
+            reach_bytes=REACH_BYTES,
             reach_file=-1,
-            window_pages=window_pages,
+            window_bytes=window,
             last_in_view=-1,
-            last_in_other=-1,
         )
         stop: Callable[[], None] = _nothing
         if direct:
@@ -146,16 +141,13 @@ class PageReader:
 
     @property
     def looks(self) -> bool:
-        """Whether pages are seen through windows just now."""
+        """Whether pages are seen through the window just now."""
         return bool(self.ring.view_end > 0 and self.ring.view_start == self.ring.stretch)
 
-    def longest_run(self, most: int) -> int:
-        """Up to `most` pages of a run, so many that windows are filled by several of them."""
-        if not self.ring.window_pages:
-            return most
-        # A window begins with a block's first page, and a run anywhere in the block.
-        pages = int(self.ring.window_pages) - max(AROUND_BYTES // int(self.ring.page_bytes), 1) + 1
-        return pages // -(-pages // most)
+    @property
+    def in_pieces(self) -> bool:
+        """Whether the window comes in pieces, so that pages between wanted ones cost nothing."""
+        return not self.ring.heavy
 
     @property
     def in_flight(self) -> int:
@@ -210,6 +202,12 @@ class PageReader:
     def close(self) -> None:
         """Stop reading."""
         self._end()
+
+
+def window_bytes(buffer_bytes: int) -> int:
+    """How much of a buffer's memory is a window: whole pieces, or nothing."""
+    window = min(int(buffer_bytes * WINDOW_SHARE), MOST_WINDOW_BYTES)
+    return window // PIECE_BYTES * PIECE_BYTES
 
 
 def read_places(
