@@ -23,6 +23,7 @@ from semistream.kernels.reading import (
     ADVISED,
     ASYNC,
     DONE,
+    HEAVY,
     OPEN,
     REQ_BUFFER,
     REQ_COUNT,
@@ -33,7 +34,7 @@ from semistream.kernels.reading import (
     WORKERS,
     submit,
 )
-from semistream.kernels.region import Region
+from semistream.kernels.region import HUGE_BYTES, Region
 from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
@@ -186,7 +187,7 @@ def test_dense_stretches_far_apart_leave_nothing_in_memory(wide: FileMaster) -> 
     """Windows that begin in the middle of a block, with others far from them."""
     buffer_pages = 1024
     found = wide.reader(buffer_pages, windows=True)
-    window, length = int(found.ring.window_pages), 7
+    window, length = int(found.ring.window_bytes) // wide.page_bytes, 7
     starts = [
         at
         for first, end in wide.shard_ranges()
@@ -201,23 +202,37 @@ def test_dense_stretches_far_apart_leave_nothing_in_memory(wide: FileMaster) -> 
     found.close()
 
 
-@pytest.mark.parametrize(("buffer_pages", "most", "run"), [(227, 64, 32), (1024, 64, 51)])
-def test_windows_are_filled_by_whole_runs(
-    wide: FileMaster, buffer_pages: int, most: int, run: int
-) -> None:
-    found = wide.reader(buffer_pages, windows=True)
-    assert found.longest_run(most) == run
-    fitting = int(found.ring.window_pages) - 15
-    assert fitting - fitting // run * run < fitting // run
+def test_a_run_over_the_end_of_a_window_is_seen_through_two(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    window = int(found.ring.window_bytes) // wide.page_bytes
+    first, end = next(iter(wide.shard_ranges()))
+    assert end - first > 2 * window
+    length = 48
+    runs = [(at, length) for at in range(first, end - length, length)]
+    assert window % length, "runs lie over the ends of windows"
+    assert read(found, runs)
+    assert found.looks
+    assert found.pages == length * len(runs)
+    assert found.requests > len(runs)
     found.close()
-    plain = wide.reader(buffer_pages)
-    assert plain.longest_run(most) == most
-    plain.close()
+
+
+def test_windows_that_come_page_by_page_are_opened_for_half_of_the_pages(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    some = [(at, 16) for at, _ in runs_of(wide, step=64)]
+    found.ring.heavy = HEAVY
+    assert read(found, some)
+    assert not found.looks
+    assert 0 < found.ring.heavy < HEAVY
+    found.ring.heavy = 0
+    assert read(found, some)
+    assert found.ring.view_end > 0
+    found.close()
 
 
 def test_windows_are_opened_for_dense_stretches_only(wide: FileMaster) -> None:
     found = wide.reader(1024, windows=True)
-    few = [(at, 1) for at, _ in runs_of(wide, step=8)]
+    few = [(at, 1) for at, _ in runs_of(wide, step=20)]
     assert read(found, few)
     assert not found.looks
     assert mapped_kib(wide.path) == 0
@@ -237,11 +252,8 @@ def test_a_cold_cache_is_read_and_not_waited_for(wide: FileMaster) -> None:
 
 @pytest.mark.parametrize("length", [5, 30, 48])
 def test_runs_of_more_than_half_of_the_ring_find_room(wide: FileMaster, length: int) -> None:
-    """Windows leave 67 of these pages to the ring; a run that no window shows lies in it in one
-    piece."""
-    found = wide.reader(227, windows=True)
-    assert found.ring.ring_pages == 67
-    found.ring.wary = 1000
+    """A run lies in the ring in one piece."""
+    found = wide.reader(67)
     runs = [(at, length if at % 3 else 30) for at in range(0, 1000, 97)]
     assert read(found, runs)
     assert found.requests == len(runs)
@@ -277,7 +289,7 @@ def test_a_join_through_windows_is_exact(wide: FileMaster, threads: int) -> None
         wide,
         on="id",
         schema=stream.schema,
-        memory=f"{10 * threads}MB",
+        memory=f"{12 * threads}MB",
         threads=threads,
     )
     with operator:
@@ -378,9 +390,33 @@ def test_a_join_that_is_told_its_threads_has_no_companion(wide: FileMaster) -> N
         assert not parallel.has_companion(None, wide), "one processor"
 
 
-def test_released_memory_is_gone() -> None:
-    region = Region(1 << 20)
+@pytest.mark.parametrize("pieces", [False, True])
+def test_released_memory_is_gone(pieces: bool) -> None:
+    region = Region(5 << 20, pieces=pieces)
+    assert len(region.bytes) == 5 << 20
     region.bytes[:] = 7
     region.release(4096)
     assert region.bytes[:4096].all()
     assert not region.bytes[4096:].any()
+
+
+def test_a_region_of_pieces_lies_where_pieces_can_be() -> None:
+    """Each is one piece of memory if the operating system has any; the rest is as small as ever."""
+    region = Region(2 * HUGE_BYTES + 4096, pieces=True)
+    assert region.bytes.ctypes.data % HUGE_BYTES == 0
+    region.bytes[:] = 1
+    if "[never]" not in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text():
+        assert huge_kib(region.bytes.ctypes.data) == 2 * HUGE_BYTES // 1024
+
+
+def huge_kib(address: int) -> int:
+    """Memory in pieces of the mapping that has an address."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split(" ", 1)[0]
+        if "-" in head:
+            start, end = (int(word, 16) for word in head.split("-"))
+            inside = start <= address < end
+        elif inside and line.startswith("AnonHugePages:"):
+            return int(line.split()[1])
+    return 0

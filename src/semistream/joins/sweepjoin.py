@@ -68,7 +68,7 @@ one, they would move the border between pool and cache to and fro with every bat
 
 LEAST_ROWS = 64
 
-MERIT, OFFERED = 2, 8
+MERIT, OFFERED = 2, 32
 """A full cache that answers less than so many times what rows drawn at random would is offered the
 rows of one page in so many: keys are alike, and to change one for another is work for nothing."""
 
@@ -76,10 +76,12 @@ rows of one page in so many: keys are alike, and to change one for another is wo
 def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
     """The read buffer's part of a memory, in whole pages."""
     size = min(limit_bytes // BUFFER_PART, MOST_BUFFER_BYTES[io])
-    # With a window there must be room for copies beside it.
-    piece = HUGE_BYTES if io == "direct" else int(HUGE_BYTES / WINDOW_SHARE) + page_bytes
-    if piece <= limit_bytes // PIECE_PART:
-        size = max(size, piece)
+    in_pieces = -(-size // HUGE_BYTES) * HUGE_BYTES
+    if io == "buffered":
+        # A window, with room for copies beside it.
+        in_pieces = max(size, int(HUGE_BYTES / WINDOW_SHARE) + page_bytes)
+    if in_pieces <= limit_bytes // PIECE_PART:
+        size = in_pieces
     return max(size // page_bytes, 2) * page_bytes
 
 

@@ -59,6 +59,7 @@ from semistream.kernels.reading import (
     REQ_BUFFER,
     REQ_COUNT,
     REQ_FIRST,
+    count_seen,
     give_back,
     in_flight,
     now_ns,
@@ -114,6 +115,8 @@ MATCH = struct_type(
     "pairs keep_unmatched keep_matched "
     # Counters; `needed` are heap bytes that one result takes, where the output has too few at all.
     "matched unmatched hits misses null_keys needed "
+    # Pages for which rows waited when they came.
+    "wanted "
     # Addresses: how often a page's rows were asked for and which ones were (32-bit words), the
     # latency histogram, the work list (two words a row: slot, and where its key lies or should lie)
     # and where the rows of each page end in it; rows as they are found, the stacks that are being
@@ -394,6 +397,7 @@ def collect_rows(
             store_i64(match.active + 8 * active, (slot << 8) | i)
             store_i32(waiting.tail + 4 * (first + i), np.int32(-1))
             active += 1
+    match.wanted += active
     store_i64(match.ends, 0)
     rows = 0
     while active > 0:
@@ -745,7 +749,7 @@ def join_next(
     begin = now_ns(ring.message + 8) if ring.measure != 0 else np.int64(0)
     first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
     start = load_i64(request + REQ_BUFFER)
-    done = progress[2]
+    done, wanted = progress[2], match.wanted
     done += join_pages(
         match,
         out,
@@ -758,6 +762,7 @@ def join_next(
         count - done,
         now,
     )
+    count_seen(ring, request, match.wanted - wanted)
     if ring.measure != 0:
         ring.join_ns += now_ns(ring.message + 8) - begin
     if done < count:

@@ -142,8 +142,8 @@ RING = struct_type(
     "way context call_submit call_events ask answer measure "
     # What is shared with the companion (0: there is none); `ask` is the pipe that wakes it up.
     "companion "
-    # Pages ever requested, requests that did not go on where the one before ended, the page after
-    # the last requested, time spent asking and waiting, time spent joining what was read.
+    # Pages ever read or looked at, requests that did not go on where the one before ended, the page
+    # after the last requested, time spent asking and waiting, time spent joining what was read.
     "pages_read seeks next wait_ns join_ns "
     # What failed: status, page, errno.
     "error error_page error_number "
@@ -152,8 +152,9 @@ RING = struct_type(
     # The window: its bytes (0: there is none). Where the pieces lie that are brought in (0:
     # nowhere), their bytes, where the first page of the view lies, which pages are in it, and the
     # last request that looks at it. Requests to go before one is opened again, and before it is
-    # tried whether it comes in pieces; windows in a row that did not. The stretch that is being read: its first page, its end, and
-    # how many pages were asked for. Pages of the run at hand that were submitted.
+    # tried whether it comes in pieces; windows in a row that did not. The stretch that is being
+    # read: its first page, its end, and how many pages were asked for. Pages of the run at hand
+    # that were submitted.
     "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary heavy "
     "pagewise stretch stretch_end asked begun"
 )
@@ -560,7 +561,8 @@ def submit_part(ring: Any, first: int, count: int) -> int:
     count = load_i64(request + REQ_COUNT)
     ring.asked += count
     ring.submitted += 1
-    ring.pages_read += count
+    if looked == UNSEEN:
+        ring.pages_read += count
     if ring.next != first:
         ring.seeks += 1
     if ring.places != 0:
@@ -598,6 +600,13 @@ def oldest(ring: Any) -> int:
         ring.error = status
         return 0
     return request
+
+
+@inlined
+def count_seen(ring: Any, request: int, pages: int) -> None:
+    """Count so many pages as read if the request shows them: of others those that it read count."""
+    if load_i64(request + REQ_HELD) == 0:
+        ring.pages_read += pages
 
 
 @inlined

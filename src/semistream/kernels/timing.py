@@ -12,6 +12,7 @@ from semistream.kernels.memory import load_i64, load_u8
 from semistream.kernels.reading import (
     REQ_BUFFER,
     REQ_COUNT,
+    count_seen,
     give_back,
     in_flight,
     oldest,
@@ -34,4 +35,5 @@ def read_only_runs(ring: Any, runs: npt.NDArray[np.int64]) -> bool:
             return False
         for page in range(load_i64(request + REQ_COUNT)):
             touched += load_u8(load_i64(request + REQ_BUFFER) + page * ring.page_bytes)
+        count_seen(ring, request, load_i64(request + REQ_COUNT))
         give_back(ring)
