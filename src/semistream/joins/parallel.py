@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes, told_in_all
@@ -210,10 +212,10 @@ class ParallelJoin(SemiStreamJoin):
                 # Each divides its memory by all rows, and not by the few that are its own.
                 for part in self._parts:
                     part.prepare(cut)
-            self._rests = self._divided(cut)
+            work = partial(self._push_share, cut, self._shares(cut))
             accepted += cut.num_rows
             try:
-                self._on_all(self._push_rest, side_by_side=cut.num_rows >= LEAST_PUSHED)
+                self._on_all(work, side_by_side=cut.num_rows >= LEAST_PUSHED)
             except BaseException:
                 # As in a single join, rows in front of the one that is refused may have gone in.
                 self._rests = [None] * self._threads
@@ -294,7 +296,8 @@ class ParallelJoin(SemiStreamJoin):
         if snapshot.pending is not None:
             self._ready.append(snapshot.pending)
         if snapshot.arrived is not None:
-            self._rests = self._divided(snapshot.arrived)
+            shares = self._shares(snapshot.arrived)
+            self._rests = [copied(snapshot.arrived, rows) if len(rows) else None for rows in shares]
 
     def move_to(self, master: FileMaster) -> None:
         """Go on with another version of the master, see `Operator.move_to`."""
@@ -344,15 +347,19 @@ class ParallelJoin(SemiStreamJoin):
         limit = format_bytes(self._budget.limit_bytes)
         return told_in_all(in_all, f"one of {self._threads} threads which share {limit}")
 
-    def _divided(self, batch: pa.RecordBatch) -> list[pa.RecordBatch | None]:
-        """The rows of every part."""
+    def _shares(self, batch: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
+        """Which rows belong to every part."""
         keys, _ = self.binding.keys(batch)
         order, ends = self.master.divided(keys.key64, len(self._parts))
-        rows = copied(batch, order)
-        return [
-            rows.slice(start, end - start) if end > start else None
-            for start, end in pairwise([0, *ends.tolist()])
-        ]
+        return np.split(order, ends[:-1])
+
+    def _push_share(
+        self, cut: pa.RecordBatch, shares: list[npt.NDArray[np.int64]], number: int
+    ) -> None:
+        """Give a part its share of a cut."""
+        if len(shares[number]):
+            self._rests[number] = copied(cut, shares[number])
+            self._push_rest(number)
 
     def _push_rest(self, number: int) -> None:
         """Push what a part is still to get, as far as it takes it."""
