@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from contextlib import closing
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import pytest
 from semistream.bench.checksum import Checksum
 from semistream.bench.oracle import JOINED, ProductOracle
 from semistream.bench.peers import OURS, PEERS, Peer, PeerError
-from semistream.bench.peers.base import batch_of, drop_from_cache, records_of, with_products
+from semistream.bench.peers.base import (
+    batch_of,
+    drop_from_cache,
+    is_cached,
+    read_into_cache,
+    records_of,
+    with_products,
+)
 from semistream.bench.side_by_side import (
     COLD,
     WARM,
@@ -190,3 +198,15 @@ def test_a_wrong_result_is_found_out(open_folder: Path, monkeypatch: pytest.Monk
 def test_options_that_cannot_be(wrong: dict[str, object]) -> None:
     with pytest.raises(SemiStreamError):
         PeersOptions(**{**vars(SMALL), **wrong})
+
+
+def test_files_that_are_cached_are_known(tmp_path: Path) -> None:
+    """Linux tells since 6.5; else nothing is taken to be cached, and files are read."""
+    path = tmp_path / "file"
+    with path.open("wb") as made:
+        made.truncate(3 << 20)
+    with path.open("rb") as opened:
+        assert not is_cached(opened.fileno())
+        read_into_cache(path)
+        told = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= (6, 5)
+        assert is_cached(opened.fileno()) == told
