@@ -76,12 +76,13 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
             while True:
                 for batch in stream:
                     rest = batch
+                    if options.drained:
+                        rest = batch.slice(0, 0)
+                        for _ in join.drained(batch):
+                            pass
                     while rest.num_rows:
                         rest = rest.slice(join.push(rest))
                         join.step()
-                    if options.drained:
-                        for _ in join.finish():
-                            pass
                     if time.perf_counter() > end:
                         return join.stats.rows_in - before
 

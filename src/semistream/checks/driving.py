@@ -119,6 +119,16 @@ class Run:
         assert stats.rows_waiting == 0, f"{stats.rows_waiting} rows wait after finish"
         assert self.join.take() is None, "results were left after finish"
 
+    def drained(self, batch: pa.RecordBatch) -> None:
+        """Join a batch completely."""
+        before = self.join.stats.rows_in
+        for result in self.join.drained(batch):
+            self._keep(result)
+        stats = self.look()
+        assert stats.rows_in == before + batch.num_rows, "not all rows of the batch came in"
+        assert stats.rows_waiting == 0, f"{stats.rows_waiting} rows wait in a drained join"
+        assert self.join.take() is None, "results were left in a drained join"
+
     def drain(self) -> None:
         """Drain the join by steps, which must not take for ever."""
         idle = 0

@@ -109,6 +109,54 @@ def check_bursts(make: JoinFactory, workspace: Workspace) -> None:
     workspace.assert_exact(table, case, "inner", f"{make.name} with bursts")
 
 
+def check_drained(make: JoinFactory, workspace: Workspace) -> None:
+    """Batches that are joined completely, one by one, with little memory and much."""
+    for case in cases_to_drain():
+        few = part(case, 1000)
+        for how in HOWS if workspace.thorough else ("left", "semi"):
+            least = smallest_memory(make, workspace, few, how, batch_rows=250)
+            for memory, one, rows in ((least, few, 250), (ROOMY, case, 700), (ROOMY, case, 10**6)):
+                run = open_run(make, workspace, one, how, memory)
+                with run.join:
+                    for batch in cut(one.stream, rows):
+                        run.drained(batch)
+                    run.drained(pa.RecordBatch.from_pylist([], schema=one.stream.schema))
+                    table = run.table()
+                what = f"{make.name}, {case.name}, {how}, drained with {memory} bytes"
+                workspace.assert_exact(table, one, how, what)
+
+
+def cases_to_drain() -> tuple[Case, ...]:
+    """Cases in which rows take every way through a join that knows how to drain a batch."""
+    return (
+        cases.numbers(),
+        cases.null_keys(),
+        cases.string_collisions(),
+        cases.composite_strings(),
+        cases.long_runs(),
+        cases.hot_string(),
+        cases.sharded(),
+        cases.long_results(),
+        cases.empty_master(),
+        cases.skewed(False),
+    )
+
+
+def check_drained_beside_others(make: JoinFactory, workspace: Workspace) -> None:
+    """Rows that wait are answered with the batch that is drained, and rows may wait again."""
+    case = cases.duplicates()
+    run = open_run(make, workspace, case, "left")
+    with run.join:
+        for number, batch in enumerate(cut(case.stream, 170)):
+            if number % 3 == 1:
+                run.drained(batch)
+            else:
+                run.offer(batch)
+        run.finish()
+        table = run.table()
+    workspace.assert_exact(table, case, "left", f"{make.name}, some batches drained")
+
+
 def check_back_pressure(make: JoinFactory, workspace: Workspace) -> None:
     """Without room rows are refused, none is lost, and room comes back by steps alone."""
     case = part(cases.uniform(), 3000)

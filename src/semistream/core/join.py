@@ -80,7 +80,9 @@ class SemiStreamJoin(ABC):
     A refused row is offered again after a `step`, which does one iteration of the algorithm's outer
     loop and returns results; `take` returns those that are ready without doing anything. With a
     bound on waiting, or where rows are shed, `is_due` says when else a `step` is wanted. `finish`
-    drains: after it nothing waits, and `push` may be called again. `snapshot` may be called between
+    drains: after it nothing waits, and `push` may be called again. `drained` does all of that for a
+    batch that is to be joined completely, and faster where a join knows how; its results are taken
+    to the end before anything else is called. `snapshot` may be called between
     any two calls, `restore` only on a join that has not yet accepted a row. `close` ends it; after
     that every call is an error. None of these block but for reads of the master, and none keeps a
     reference to a batch that was pushed.
@@ -119,6 +121,23 @@ class SemiStreamJoin(ABC):
     @abstractmethod
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Work until no row waits, yielding results."""
+
+    def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join all rows of a batch, and those that wait; afterwards nothing waits.
+
+        For micro-batches, each to be answered by itself.
+        """
+        yield from self.pushed(batch)
+        yield from self.finish()
+
+    def pushed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Push all rows of a batch; the results that must go to make room for others."""
+        rest = batch.slice(self.push(batch))
+        while rest.num_rows:
+            result = self.step()
+            if result is not None:
+                yield result
+            rest = rest.slice(self.push(rest))
 
     @abstractmethod
     def snapshot(self) -> Snapshot:

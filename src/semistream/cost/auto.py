@@ -217,12 +217,8 @@ class AutoJoin(Operator):
             return 0
         try:
             accepted = self.at_work.push(batch)
-        except BudgetError:
-            # Long byte strings, seen now for the first time, may leave too little for the rest.
-            if self.at_work.name == registry.DEFAULT or self.at_work.stats.rows_in:
-                raise
-            refused = self.at_work.name
-            self._start(Choice(registry.DEFAULT, f"{refused} does not fit the memory"))
+        except BudgetError as error:
+            self._give_way(error)
             accepted = self.at_work.push(batch)
         self._since_look += accepted
         return accepted
@@ -238,6 +234,21 @@ class AutoJoin(Operator):
     def finish(self) -> Iterator[pa.RecordBatch]:
         self._check_open()
         yield from self.at_work.finish()
+
+    def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        self._check_open()
+        if isinstance(batch, pa.RecordBatch) and batch.num_rows:
+            self._look(batch)
+        yield from self.at_work.finish()
+        if self._next is not None:
+            self._go_over()
+        try:
+            if isinstance(batch, pa.RecordBatch) and batch.num_rows:
+                self.at_work.prepare(batch)
+        except BudgetError as error:
+            self._give_way(error)
+        yield from self.at_work.drained(batch)
+        self._since_look += batch.num_rows
 
     def peek(self) -> pa.RecordBatch | None:
         return self.at_work.peek()
@@ -343,6 +354,16 @@ class AutoJoin(Operator):
         self._start(self._next)
         self._next = None
         return True
+
+    def _give_way(self, error: BudgetError) -> None:
+        """After an error about the memory: let the default begin, unless there is no help.
+
+        Long byte strings, seen now for the first time, may leave too little for the rest.
+        """
+        refused = self.at_work.name
+        if refused == registry.DEFAULT or self.at_work.stats.rows_in:
+            raise error
+        self._start(Choice(registry.DEFAULT, f"{refused} does not fit the memory"))
 
     def _start(self, choice: Choice) -> None:
         """Make the join; where it does not fit the memory after all, the default."""

@@ -21,6 +21,7 @@ from semistream.kernels.frames import FRAMES
 from semistream.kernels.matching import (
     BROKEN,
     IDLE,
+    LISTED_AHEAD,
     PAGES_AHEAD,
     WORK_ROWS,
     export_rows,
@@ -44,6 +45,10 @@ SPARE_ROWS = 256
 
 RUNS = 64
 """Runs planned ahead, unless a join wants more."""
+
+
+ALL_ROWS = np.empty(0, np.int32)
+"""Rows as they come: none is left out."""
 
 
 class IndexedJoin(Operator):
@@ -86,10 +91,10 @@ class IndexedJoin(Operator):
         rows = self.master.most_rows_per_page + 1
         self.match.tally, self.match.asked = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
-        self.match.ends = np.zeros(PAGES_AHEAD + 1, np.int64)
+        self.match.ends = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD) + 1, np.int64)
         self.match.found = np.zeros(WORK_ROWS, np.int64)
         self.match.active = np.zeros(PAGES_AHEAD, np.int64)
-        self.match.targets = np.zeros(WORK_ROWS, np.int64)
+        self.match.targets = np.zeros(2 * WORK_ROWS, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
         if not hasattr(self, "frames"):
@@ -102,12 +107,13 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS
+        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 40 * WORK_ROWS
         return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property
     def rows_waiting(self) -> int:
-        return self.waiting.rows if self._out is not None else 0
+        listed = int(self.match.listed - self.match.brought)
+        return listed + (self.waiting.rows if self._out is not None else 0)
 
     @property
     def cached_rows(self) -> int:
@@ -166,6 +172,7 @@ class IndexedJoin(Operator):
                 valid,
                 found,
                 pages,
+                ALL_ROWS,
                 0,
                 start,
                 now,
@@ -181,6 +188,7 @@ class IndexedJoin(Operator):
             valid,
             found,
             pages,
+            ALL_ROWS,
             start,
             self.master.index.kernel,
             reader.ring.kernel,
@@ -282,6 +290,12 @@ class IndexedJoin(Operator):
         self._runs[:left] = self._runs[submitted:given]
         self._runs[left : left + len(runs)] = runs
         self._progress[0], self._progress[1] = 0, left + len(runs)
+
+    def forget_runs(self) -> None:
+        """Drop the runs that were not submitted, or not wholly."""
+        assert self._reader is not None
+        self._progress[0] = self._progress[1]
+        self._reader.ring.begun = 0
 
     @property
     def runs_left(self) -> int:

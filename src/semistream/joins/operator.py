@@ -30,6 +30,7 @@ from semistream.joins.waiting import WaitingRows
 from semistream.kernels.matching import MATCH
 from semistream.kernels.rows import packed_size
 from semistream.kernels.struct import Struct
+from semistream.shed.interval import copied
 from semistream.store.file import FileMaster
 from semistream.store.reader import PageReader
 
@@ -102,6 +103,7 @@ class Operator(SemiStreamJoin):
         self._loops = 0
         self._busy_ns = 0
         self._closed = False
+        self._half_drained = False
         self._out: OutputBuffer | None = None
         self._restored: pa.RecordBatch | None = None
         self._reader: PageReader | None = None
@@ -208,6 +210,18 @@ class Operator(SemiStreamJoin):
             batch = self.step()
             if batch is not None:
                 yield batch
+
+    def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """As the contract says; a join of a part of the master drains rows with keys of its own."""
+        if self.master.part is None:
+            yield from super().drained(batch)
+            return
+        for start in range(0, batch.num_rows, PART_ROWS):
+            some = batch.slice(start, PART_ROWS)
+            keys, _ = self.binding.keys(some)
+            rows, *_ = self.master.own(keys.key64, keys.valid)
+            yield from self.pushed(copied(some, rows))
+        yield from self.finish()
 
     @property
     def pending(self) -> int:
@@ -511,6 +525,11 @@ class Operator(SemiStreamJoin):
     def _check_open(self) -> None:
         if self._closed:
             raise CallOrderError(f"this {self.name} is closed", hint="make a new join")
+        if self._half_drained:
+            raise CallOrderError(
+                f"this {self.name} is draining a batch, whose results were not all taken",
+                hint="go through all that drained() gives, or make a new join",
+            )
 
     def _check_fresh(self, snapshot: Snapshot) -> None:
         self._check_open()

@@ -55,7 +55,7 @@ class OutputBuffer:
             master_nulls=self._master_nulls,
             seen_nulls=self._seen,
             pairs=np.zeros(2 * PAIRS, np.int64),
-            staged=np.zeros((STAGED + 1) * layout.record_bytes, np.uint8),
+            staged=np.zeros(STAGED * layout.record_bytes, np.uint8),
         )
         self.grow_heap(heap_bytes if self._strings else 0)
         self._renew()

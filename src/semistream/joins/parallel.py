@@ -195,10 +195,7 @@ class ParallelJoin(SemiStreamJoin):
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()
         check_batch(batch)
-        if self._may_be_one and batch.num_rows:
-            self._may_be_one = False
-            if batch.num_rows < LEAST_FIRST:
-                self._become_one()
+        self._decide(batch)
         if self._threads == 1:
             return self._parts[0].push(batch)
         accepted = 0
@@ -221,6 +218,13 @@ class ParallelJoin(SemiStreamJoin):
                 self._rests = [None] * self._threads
                 raise
         return accepted
+
+    def _decide(self, batch: pa.RecordBatch) -> None:
+        """Let the first batch decide whether there is one part, unless that is settled."""
+        if self._may_be_one and batch.num_rows:
+            self._may_be_one = False
+            if batch.num_rows < LEAST_FIRST:
+                self._become_one()
 
     @property
     def _fitting_rows(self) -> int:
@@ -261,6 +265,29 @@ class ParallelJoin(SemiStreamJoin):
             batch = self.step()
             if batch is not None:
                 yield batch
+
+    def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """As the contract says: every part looks for the rows that are its own."""
+        self._check_open()
+        check_batch(batch)
+        yield from self.finish()
+        self._decide(batch)
+        if self._threads == 1:
+            yield from self._parts[0].drained(batch)
+            return
+        with self._told_in_all():
+            for part in self._parts:
+                part.prepare(batch)
+        results = [part.drained(batch) for part in self._parts]
+        going_on = True
+        while going_on:
+            found = self._on_all(
+                lambda number: next(results[number], None),
+                side_by_side=batch.num_rows >= LEAST_PUSHED,
+            )
+            ready = [result for result in found if result is not None]
+            going_on = bool(ready)
+            yield from ready
 
     @property
     def _is_busy(self) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, MemoryPlan
 from semistream.core.errors import OptionError
@@ -14,13 +16,18 @@ from semistream.core.join import Traits
 from semistream.joins.absent import BITS_PER_ROW, AbsentFilter
 from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
-from semistream.joins.indexed import IndexedJoin
-from semistream.joins.waiting import WaitingRows
-from semistream.kernels.matching import FULL
+from semistream.joins.indexed import ALL_ROWS, INTAKE_ROWS, IndexedJoin
+from semistream.joins.listed import ListedRows
+from semistream.joins.operator import check_batch
+from semistream.joins.waiting import LISTED_SLOTS, WaitingRows
+from semistream.kernels.matching import FULL, LISTED_AHEAD, take_in
 from semistream.kernels.planning import sweep_runs
 from semistream.kernels.region import HUGE_BYTES
+from semistream.kernels.rows import longest_blob
 from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
+from semistream.store.keys import Keys
+from semistream.store.layout import PackedColumns
 from semistream.store.reader import WINDOW_SHARE
 
 GAP_BYTES = {"direct": 12_288, "buffered": 4096}
@@ -67,6 +74,16 @@ fullest counts. The last sweeps of a large batch that is drained are for few row
 one, they would move the border between pool and cache to and fro with every batch."""
 
 LEAST_ROWS = 64
+
+LISTED_BYTES, KEY_BYTES, HASHED_BYTES = 16, 2, 24
+"""What a row of a batch that is drained takes in its list, and what its key takes beside the batch:
+as a number, and as a hash."""
+
+LEAST_LISTED = 4096
+"""Batches are listed where there is room for so many rows of them."""
+
+UNEVEN = 1.25
+"""A list of one of several parts has room for so many times its share of the rows."""
 
 MERIT, OFFERED = 2, 32
 """A full cache that answers less than so many times what rows drawn at random would is offered the
@@ -180,9 +197,11 @@ class SweepJoin(IndexedJoin):
         self._reader = self.make_reader(buffer_pages, windows=True)
         longest = min(self._reader.buffer_bytes // RUNS_IN_BUFFER, LONGEST_RUN_BYTES)
         self._longest_run = max(longest // master.page_bytes, 1)
+        self._longest_seen = min(self._reader.buffer_bytes // master.page_bytes, LISTED_AHEAD)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
         self.bind_kernels()
+        self.listed = ListedRows(self.match)
         self._position = 0
         self._growing_to = 0
         self._sweeps_since_full = PATIENCE
@@ -222,10 +241,133 @@ class SweepJoin(IndexedJoin):
 
     def work(self) -> None:
         for _ in range(MOST_PLANS):
+            if self.listed.is_blocked:
+                self.forget_runs()
+                self.listed.pause()
             if self.runs_left < self.most_runs // 4:
                 self._plan_ahead()
-            if self.join_planned() == FULL or not self.waiting.rows:
+            if self.join_planned() == FULL or not self.rows_waiting:
                 break
+
+    def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """As the contract says: rows that must wait are listed, and copied when pages come."""
+        self._check_open()
+        check_batch(batch)
+        yield from self.finish()
+        if batch.num_rows:
+            self.prepare(batch)
+            self._settle_shares()
+        if self._list_room < LEAST_LISTED * LISTED_BYTES or self._deadline is not None:
+            yield from super().drained(batch)
+            return
+        self._half_drained = True
+        done = 0
+        while done < batch.num_rows:
+            some = batch.slice(done, self._list_room // 2 // self._key_bytes)
+            yield from self._drain(some)
+            done += some.num_rows
+        self._half_drained = False
+
+    @property
+    def _list_room(self) -> int:
+        """Bytes for a list of rows; none before there was a row, or without a page."""
+        if self._out is None or not self.master.pages:
+            return 0
+        return (self.waiting.capacity + 1 - LISTED_SLOTS) * self.waiting.stride
+
+    @property
+    def _key_bytes(self) -> int:
+        """What the keys of a row take beside the batch."""
+        return KEY_BYTES if self.binding.spec.is_number else HASHED_BYTES
+
+    def _drain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Join a batch whose keys find room."""
+        assert self._reader is not None
+        keys, packed = self.keys_of(batch)
+        if self.binding.layout.has_bytes:
+            self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
+        done, parts = 0, 1 if self.master.part is None else self.master.part[1]
+        while done < batch.num_rows:
+            start = self.clock.now_ns()
+            room = self._list_room - self._key_bytes * batch.num_rows
+            rows = int((batch.num_rows - done) / parts * UNEVEN) + 1
+            rows = min(rows, batch.num_rows - done, room // LISTED_BYTES)
+            self._reader.borrow(room - rows * LISTED_BYTES)
+            self.listed.begin(self.waiting.lend(2 * rows), keys, packed, start)
+            full = False
+            while done < batch.num_rows and not full:
+                done = self._list(keys, packed, done)
+                full = self.listed.is_full
+                yield from self._handed_out(start)
+                start = self.clock.now_ns()
+            self._pool_was_full = self._pool_was_full or full
+            used = self._key_bytes * batch.num_rows + LISTED_BYTES * self.listed.count
+            used = LISTED_SLOTS + used // self.waiting.stride
+            self._peak_rows = max(self._peak_rows, used)
+            self.listed.sort(self.master.pages)
+            while self.rows_waiting:
+                self._iterations += 1
+                self.work()
+                yield from self._handed_out(start)
+                start = self.clock.now_ns()
+            self._reader.borrow(0)
+            self.listed.end()
+            self.waiting.take_back()
+            self._end_sweep()
+            self._busy_ns += self.clock.now_ns() - start
+
+    def _list(self, keys: Keys, packed: PackedColumns, start: int) -> int:
+        """List rows from one on, and answer those that need not wait; up to which.
+
+        It ends early when the output is full.
+        """
+        assert self._out is not None
+        total = len(keys.key64)
+        for begin in range(start, total, INTAKE_ROWS):
+            key64 = keys.key64[begin : begin + INTAKE_ROWS]
+            valid, rows = keys.valid[begin : begin + INTAKE_ROWS], ALL_ROWS
+            if self.master.part is not None:
+                rows, key64, valid = self.master.own(key64, valid)
+            found, pages = self._found[: len(key64)], self._pages[: len(key64)]
+            self.look_up(key64, valid, found, pages)
+            accepted = take_in(
+                self.match.kernel,
+                self._out.out.kernel,
+                self.waiting.state.kernel,
+                self.cache.state.kernel,
+                self.master.index.kernel,
+                packed.columns.kernel,
+                key64,
+                valid,
+                found,
+                pages,
+                rows,
+                0,
+                begin,
+                self.clock.now_ns(),
+            )
+            self._rows_in += accepted
+            if accepted < len(key64):
+                return begin + int(rows[accepted] if len(rows) else accepted)
+        return total
+
+    def _handed_out(self, start_ns: int) -> Iterator[pa.RecordBatch]:
+        """What is ready of a batch that is drained, after some work on it."""
+        assert self._out is not None
+        if self.pending == 0 and self.match.needed > 0:
+            self._make_room()
+        result = self._out.take()
+        self._busy_ns += self.clock.now_ns() - start_ns
+        if result is not None:
+            self._rows_out += result.num_rows
+            yield result
+
+    def _settle_shares(self) -> None:
+        """Nothing waits: what pool and cache were to get of each other they get now."""
+        if self._growing_to:
+            self._end_growth_now()
+        if self._filter_bytes:
+            self._make_filter()
 
     def plan_more(self) -> bool:
         self._plan_ahead()
@@ -233,14 +375,9 @@ class SweepJoin(IndexedJoin):
 
     def _plan_ahead(self) -> None:
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
-        assert self._reader is not None
-        gap = self._gap_pages
-        if self._reader.looks and not self._disk_bound:
-            pages_per_row = self.master.pages / max(self._peak_rows, 1)
-            if self._reader.in_pieces and pages_per_row <= SEEN_SHARE:
-                gap = self._longest_run
-            elif pages_per_row <= 2:
-                gap = SEEN_GAP
+        if self.listed.count and self._plan_listed():
+            return
+        gap = self._gap(self._peak_rows)
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(
@@ -258,8 +395,34 @@ class SweepJoin(IndexedJoin):
             if self.reads_pending:
                 # Rows of this sweep are still being read; the next one begins after them.
                 return
-            self._end_sweep()
+            if not self.listed.count:
+                self._end_sweep()
             self._position = 0
+
+    def _plan_listed(self) -> bool:
+        """Plan runs for listed rows; False if there are none to plan, and others wait for pages."""
+        gap = self._gap(self.listed.count)
+        longest = self._longest_seen if gap >= self._longest_run else self._longest_run
+        if self.listed.is_paused:
+            if self.waiting.rows:
+                return False
+            self.listed.plan_again()
+        room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
+        count = self.listed.plan(self.master.index, gap, longest, room)
+        if count:
+            self.plan_runs(room[:count])
+        return count > 0 or self.reads_pending
+
+    def _gap(self, rows: int) -> int:
+        """How many pages that nobody wants are read through, rather than to ask twice."""
+        assert self._reader is not None
+        if self._reader.looks and not self._disk_bound:
+            pages_per_row = self.master.pages / max(rows, 1)
+            if self._reader.in_pieces and pages_per_row <= SEEN_SHARE:
+                return self._longest_run
+            if pages_per_row <= 2:
+                return SEEN_GAP
+        return self._gap_pages
 
     # The share between pool and cache.
 

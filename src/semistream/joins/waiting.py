@@ -22,6 +22,10 @@ from semistream.kernels.waiting import (
     set_slot_limit,
 )
 
+LISTED_SLOTS = 4096
+"""Slots that are left when the others' memory is lent to a list of rows, which come into them some
+at a time."""
+
 
 class BlockHeap:
     """Blocks for byte strings, of which some may be used; `state` is a field of its owner."""
@@ -93,7 +97,7 @@ class WaitingRows:
         self._tail = np.full(max(buckets, 1), -1, np.int64 if rings else np.int32)
         self._scratch = np.empty(0, np.uint8)
         self._slots = slots
-        self._released = 0
+        self._released = self._lent = 0
         self.state = Struct(
             WAITING,
             rows=self._region.bytes,
@@ -169,6 +173,23 @@ class WaitingRows:
         set_slot_limit(self.state.kernel, slots)
         if self.heap is not None:
             self.heap.set_limit(max(int(usable - slots * self.stride) // BLOCK_BYTES, 0))
+
+    def lend(self, words: int) -> npt.NDArray[np.int64]:
+        """So many words in memory of slots, of which few are left until `take_back`.
+
+        Nothing may wait, and there must be room. What is not lent is given back to the system.
+        """
+        assert self.rows == 0, "rows wait in what is lent"
+        self._lent = int(self.state.limit)
+        start = -(-LISTED_SLOTS * self.stride // 8) * 8
+        assert start + 8 * words <= self._lent * self.stride, "there are not so many words"
+        self._region.release(start + 8 * words)
+        set_slot_limit(self.state.kernel, LISTED_SLOTS)
+        return self._region.bytes[start : start + 8 * words].view(np.int64)
+
+    def take_back(self) -> None:
+        """The words are used no more: their memory is that of slots again."""
+        set_slot_limit(self.state.kernel, self._lent)
 
     def set_circle(self, slots: int) -> None:
         """Allow this many slots, used in a circle; the caller knows that all above are free."""

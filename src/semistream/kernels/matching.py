@@ -67,16 +67,18 @@ from semistream.kernels.reading import (
     submit,
 )
 from semistream.kernels.rows import (
+    COLUMNS,
     FIELDS,
     PAIRS,
     blob_length,
     emit,
     has_room,
     keep_staged,
-    nowhere,
+    note_target,
     pack_blob,
     pack_row,
     pack_rows,
+    prefetch_row,
     stage,
     wanted_length,
     write_out,
@@ -107,6 +109,13 @@ WORK_ROWS = 2048
 PAGES_AHEAD = 64
 """Pages whose rows are collected together at most."""
 
+LISTED_AHEAD = 256
+"""Pages whose listed rows are taken together at most: there is no stack to be walked for each."""
+
+BLOCKED, PAUSED = 1, 2
+"""Rows that wait for the next pages have taken all slots: no pages are asked for any more, and then
+those for which they wait alone."""
+
 MORE, FULL, IDLE, BROKEN = 2, 1, 0, -1
 """How a kernel ended: with more to do, no room in the output, nothing left to do, a read failed."""
 
@@ -120,13 +129,19 @@ MATCH = struct_type(
     # Addresses: how often a page's rows were asked for and which ones were (32-bit words), the
     # latency histogram, the work list (two words a row: slot, and where its key lies or should lie)
     # and where the rows of each page end in it; rows as they are found, the stacks that are being
-    # walked, and where rows that come in are to be packed.
+    # walked, and where which rows that come in are to be packed (two words a row).
     "tally asked latency work ends found active targets "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, and rows asked for so far.
     "policy threshold hand floor open_page open_touched "
     # The cache is offered the rows of one page in `one_in`; `turn` says of which.
-    "one_in turn",
+    "one_in turn "
+    # Rows of a batch that is drained are listed and not packed before their pages are at hand: a
+    # word for each, its page above its number in the batch. Where the list lies (0: there is none),
+    # how many it holds at most, how many there are, how many of them were brought in; key64 of the
+    # batch's rows, and when they came. Whether it is in the way that rows of the last page read
+    # found no room.
+    "words most_listed listed brought list_keys list_time blocked",
     # Hits that a row must have to be cached.
     worth=np.float64,
     # How to read the output's leaves from a page and from a cache entry, and none of them.
@@ -137,6 +152,8 @@ MATCH = struct_type(
     row_key=FIELDS,
     page_key=FIELDS,
     cached_key=FIELDS,
+    # The batch that is drained.
+    columns=COLUMNS,
 )
 """What joining a row with master records takes, besides the places where both lie."""
 
@@ -253,19 +270,21 @@ def take_in(
     valid: npt.NDArray[np.uint8],
     found: npt.NDArray[np.int32],
     pages: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
     start: int,
     first: int,
     now: int,
 ) -> int:
     """Accept stream rows in order, from row `start` on; up to which, when there is no more room.
 
-    Row i of the arrays is row `first + i` of the columns. `found` is the place in the cache or -1,
-    `pages` the first page that can hold the key or -1. Places may have changed since they were
-    looked up, so each is looked at again.
+    Row i of the arrays is row `first + i` of the columns or, if `rows` are given, `first +
+    rows[i]`. `found` is the place in the cache or -1, `pages` the first page that can hold the key
+    or -1. Places may have changed since they were looked up, so each is looked at again.
+    Where there is a list, rows that must wait are listed.
     """
     strings = waiting.blob_at >= 0
     scratch = waiting.scratch
-    packed, done = start, start
+    noted, done = 0, start
     for i in range(start, keys.size):
         ahead = i + 12
         if ahead < keys.size:
@@ -283,7 +302,16 @@ def take_in(
                 pages[i] = np.int32(page_of(index, keys[i]))
         hit = place >= 0
         waits = not hit and valid[i] != 0 and pages[i] >= 0
+        number = first + (np.int64(rows[i]) if rows.size > 0 else np.int64(i))
         slot, row, stream_bytes = np.int64(0), stage(out), np.int64(0)
+        if waits and match.words != 0:
+            if match.listed == match.most_listed:
+                break
+            store_i64(match.words + 8 * match.listed, (np.int64(pages[i]) << 32) | number)
+            match.listed += 1
+            match.misses += 1
+            done += 1
+            continue
         if waits:
             if slots_left(waiting) <= 0:
                 break
@@ -291,17 +319,17 @@ def take_in(
             row = slot_address(waiting, slot)
         store_i64(row, keys[i])
         if strings:
-            stream_bytes = pack_row(columns, first + i, row)
+            stream_bytes = pack_row(columns, number, row)
             if stream_bytes > 0:
-                pack_blob(columns, first + i, scratch)
+                pack_blob(columns, number, scratch)
         else:
             # Rows are packed together, before anything reads them.
-            store_i64(match.targets + 8 * (i - packed), row)
-            full = i + 1 - packed == WORK_ROWS
+            note_target(match.targets, noted, row, number)
+            noted += 1
             writes = not waits and out.rows - out.written == PAIRS
-            if full or writes or (hit and has_more(cache, place)):
-                pack_rows(columns, first + packed, i + 1 - packed, match.targets)
-                packed = i + 1
+            if noted == WORK_ROWS or writes or (hit and has_more(cache, place)):
+                pack_rows(columns, noted, match.targets)
+                noted = 0
         if waits:
             if strings and not store_blob(waiting, row, stream_bytes):
                 free_slot(waiting, slot)
@@ -317,6 +345,7 @@ def take_in(
         if hit:
             met = join_cached(match, out, cache, place, row, scratch, stream_bytes)
         if met < 0 or (met == 0 and not has_room(out, 1, stream_bytes)):
+            noted = max(noted - 1, 0)
             break
         if met == 1:
             match.matched += 1
@@ -324,9 +353,9 @@ def take_in(
             emit_unmatched(match, out, match.cached, row, scratch)
         if out.rows > before:
             keep_staged(out)
-        elif not strings and packed <= i:
+        else:
             # Its place is the next row's: packed there as well, it would leave its nulls to that.
-            store_i64(match.targets + 8 * (i - packed), nowhere(out))
+            noted = max(noted - 1, 0)
         if hit:
             count_hit(cache, place)
             match.hits += 1
@@ -335,8 +364,7 @@ def take_in(
         else:
             match.null_keys += 1
         done += 1
-    if not strings:
-        pack_rows(columns, first + packed, done - packed, match.targets)
+    pack_rows(columns, noted, match.targets)
     write_out(out, match.cached)
     return done
 
@@ -375,6 +403,89 @@ def admit(
         give_up(cache, victim)
         cache.given_up += 1
     keep(cache, key, page, records, stride, rows, asked)
+
+
+@inlined
+def is_listing(match: Any) -> bool:
+    """Whether listed rows come in with the pages that are read."""
+    return match.words != 0 and match.blocked == 0
+
+
+@inlined
+def has_listed(match: Any, page: int) -> bool:
+    """Whether listed rows of pages up to this one are still to be brought in."""
+    return match.brought < match.listed and at(match.words, match.brought) >> 32 <= page
+
+
+@inlined
+def ask_for_keys(match: Any, cache: Any, page: int, key: int) -> int:
+    """Where a key should lie in its page; asks for the memory of what will be looked at."""
+    guess = guess_position(
+        np.int64(load_i32(page + PAGE_ROWS)),
+        load_i64(page + PAGE_FIRST),
+        load_i64(page + PAGE_LAST),
+        key,
+    )
+    if cache.places > 0:
+        prefetch(cache.table + 16 * bucket_of(key, cache.places))
+    if cache.recent_lines > 0:
+        prefetch(cache.recent + 64 * bucket_of(key, cache.recent_lines))
+    prefetch(page + PAGE_KEYS + 8 * guess)
+    return guess
+
+
+@kernel
+def bring_in(
+    match: Any, waiting: Any, cache: Any, buffer: int, page_bytes: int, first: int, count: int
+) -> int:
+    """Take listed rows of some pages into the work list, which is grouped by page; how many.
+
+    They are packed only now, when their pages are at hand, into slots that others have just left:
+    nothing of that leaves the processor's caches. Rows for which there is no room stay listed.
+    """
+    strings = waiting.blob_at >= 0
+    begin, rows = match.brought, np.int64(0)
+    most = min(slots_left(waiting), np.int64(WORK_ROWS), match.listed - begin)
+    while rows < most and at(match.words, begin + rows) >> 32 < first + count:
+        word = at(match.words, begin + rows)
+        prefetch(match.list_keys + 8 * (word & 0xFFFFFFFF))
+        prefetch_row(match.columns, word & 0xFFFFFFFF)
+        prefetch(buffer + max((word >> 32) - first, 0) * page_bytes)
+        rows += 1
+    page, wanted = 0, 0
+    for k in range(rows):
+        word = at(match.words, begin + k)
+        number = word & 0xFFFFFFFF
+        slot = take_slot(waiting)
+        row, key = slot_address(waiting, slot), at(match.list_keys, number)
+        store_i64(row, key)
+        if strings:
+            size = pack_row(match.columns, number, row)
+            if size > 0:
+                pack_blob(match.columns, number, waiting.scratch)
+            if not store_blob(waiting, row, size):
+                free_slot(waiting, slot)
+                rows = np.int64(k)
+                break
+        else:
+            note_target(match.targets, k, row, number)
+        if slot % SAMPLE == 0:
+            store_i64(waiting.arrived + 8 * (slot // SAMPLE), match.list_time)
+        while page < (word >> 32) - first:
+            page += 1
+            store_i64(match.ends + 8 * page, k)
+        wanted += 1 if k == 0 or at(match.words, begin + k - 1) >> 32 != word >> 32 else 0
+        store_i64(match.work + 16 * k, slot)
+        guess = ask_for_keys(match, cache, buffer + page * page_bytes, key)
+        store_i64(match.work + 16 * k + 8, guess)
+    store_i64(match.ends, 0)
+    for i in range(page, count):
+        store_i64(match.ends + 8 * (i + 1), rows)
+    if not strings:
+        pack_rows(match.columns, rows, match.targets)
+    match.brought = begin + rows
+    match.wanted += wanted
+    return rows
 
 
 @kernel
@@ -431,20 +542,8 @@ def collect_rows(
         group = match.ends + 8 * (i + 1)
         place = load_i64(group)
         store_i64(group, place + 1)
-        page = buffer + i * page_bytes
-        keys = page + PAGE_KEYS
         key = load_i64(slot_address(waiting, slot))
-        guess = guess_position(
-            np.int64(load_i32(page + PAGE_ROWS)),
-            load_i64(page + PAGE_FIRST),
-            load_i64(page + PAGE_LAST),
-            key,
-        )
-        if cache.places > 0:
-            prefetch(cache.table + 16 * bucket_of(key, cache.places))
-        if cache.recent_lines > 0:
-            prefetch(cache.recent + 64 * bucket_of(key, cache.recent_lines))
-        prefetch(keys + 8 * guess)
+        guess = ask_for_keys(match, cache, buffer + i * page_bytes, key)
         store_i64(match.work + 16 * place, slot)
         store_i64(match.work + 16 * place + 8, guess)
     return count
@@ -608,7 +707,15 @@ def join_pages(
     while done < count:
         base = buffer + done * page_bytes
         pages = min(count - done, ahead)
-        collect_rows(match, waiting, cache, base, page_bytes, first + done, pages)
+        if is_listing(match) and load_i32(waiting.tail + 4 * (first + done)) < 0:
+            pages = min(count - done, LISTED_AHEAD)
+            # What was noted refers to slots that others come into now.
+            write_out(out, match.page)
+            rows = bring_in(match, waiting, cache, base, page_bytes, first + done, pages)
+            if rows == 0 and has_listed(match, first + done + pages - 1):
+                match.blocked = BLOCKED
+        else:
+            collect_rows(match, waiting, cache, base, page_bytes, first + done, pages)
         for i in range(pages):
             start, end = at(match.ends, i), at(match.ends, i + 1)
             find_rows(match, waiting, base + i * page_bytes, start, end)
@@ -640,7 +747,8 @@ def join_pages(
                     hang_back(match, waiting, first + done, finished + 1, pages, end)
                     write_out(out, match.page)
                     return done + finished
-            if load_i32(waiting.tail + 4 * number) >= 0:
+            more = is_listing(match) and has_listed(match, number)
+            if load_i32(waiting.tail + 4 * number) >= 0 or more:
                 # Rows beyond the work list, or more than its begin takes: once more from here.
                 hang_back(match, waiting, first + done, finished + 1, pages, end)
                 if at(match.ends, pages) == WORK_ROWS:
@@ -737,7 +845,7 @@ def join_next(
 ) -> int:
     """Submit what there is room for and join the oldest run: MORE when it is done."""
     size = ring.page_bytes
-    while progress[0] < progress[1]:
+    while progress[0] < progress[1] and match.blocked != BLOCKED:
         if not submit(ring, runs[progress[0], 0], runs[progress[0], 1]):
             break
         progress[0] += 1
@@ -812,6 +920,7 @@ def feed(
     valid: npt.NDArray[np.uint8],
     found: npt.NDArray[np.int32],
     pages: npt.NDArray[np.int32],
+    rows: npt.NDArray[np.int32],
     first: int,
     index: Any,
     ring: Any,
@@ -828,7 +937,20 @@ def feed(
     done = np.int64(0)
     while True:
         done = take_in(
-            match, out, waiting, cache, index, columns, keys, valid, found, pages, done, first, now
+            match,
+            out,
+            waiting,
+            cache,
+            index,
+            columns,
+            keys,
+            valid,
+            found,
+            pages,
+            rows,
+            done,
+            first,
+            now,
         )
         if done == keys.size:
             return done

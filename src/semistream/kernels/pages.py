@@ -115,6 +115,28 @@ def divide(keys: _I64, borders: _I64, parts: _U8, order: _I64, ends: _I64) -> No
         ends[part_of[i]] += 1
 
 
+@kernel
+def rows_of_part(
+    keys: _I64,
+    valid: _U8,
+    borders: _I64,
+    parts: _U8,
+    part: int,
+    rows: npt.NDArray[np.int32],
+    own_keys: _I64,
+    own_valid: _U8,
+) -> int:
+    """Which rows `divide` gives to a part, with their keys and whether they are valid; how many."""
+    count = 0
+    for i in range(keys.size):
+        key, below = keys[i], 0
+        for j in range(borders.size):
+            below += np.int64(borders[j] <= key)
+        rows[count], own_keys[count], own_valid[count] = np.int32(i), key, valid[i]
+        count += np.int64(parts[below] == part)
+    return count
+
+
 @inlined
 def page_checksum(page: int, page_bytes: int) -> int:
     """Checksum of a page behind its first 8 bytes.

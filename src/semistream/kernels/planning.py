@@ -18,6 +18,10 @@ from semistream.kernels.waiting import next_wanted
 
 _I64 = npt.NDArray[np.int64]
 
+DIGIT_BITS = 11
+"""Words are sorted by so many bits at a time, at most: their counters fit the processor's first
+cache."""
+
 
 @kernel
 def sweep_runs(
@@ -63,6 +67,80 @@ def sweep_runs(
         page = last + 1
         count, page = _runs_of_key(index, page, longest, runs, count, stop)
     return count, page
+
+
+@kernel
+def sort_words(words: _I64, other: _I64, pages: int) -> None:
+    """Sort words by what stands in their upper half, below `pages`; equal ones keep their order.
+
+    `other` is as long as the words.
+    """
+    bits = 0
+    while pages >> bits > 0:
+        bits += 1
+    passes = max((bits + DIGIT_BITS - 1) // DIGIT_BITS, 1)
+    # Twice, four times: so that the words end where they were.
+    passes += passes & 1
+    digit = (bits + passes - 1) // passes
+    count, mask = words.size, (np.int64(1) << digit) - 1
+    starts = np.empty(mask + 1, np.int64)
+    origin, target = words, other
+    for turn in range(passes):
+        shift = 32 + turn * digit
+        starts[:] = 0
+        for i in range(count):
+            starts[(origin[i] >> shift) & mask] += 1
+        total = 0
+        for i in range(starts.size):
+            total, starts[i] = total + starts[i], total
+        for i in range(count):
+            place = (origin[i] >> shift) & mask
+            target[starts[place]] = origin[i]
+            starts[place] += 1
+        origin, target = target, origin
+
+
+@kernel
+def listed_runs(match: Any, index: Any, plan: _I64, gap: int, longest: int, runs: _I64) -> int:
+    """Runs over the pages of listed rows, which are sorted, as `sweep_runs` makes them; how many.
+
+    `plan` has the next word of the list, and the page after the last run.
+    """
+    count, word, page = 0, plan[0], plan[1]
+    if page > 0:
+        count, page = _runs_of_key(index, page, longest, runs, count, index.pages)
+    shard = 0
+    while count < runs.shape[0]:
+        while word < match.listed and at(match.words, word) >> 32 < page:
+            word += 1
+        if word >= match.listed:
+            break
+        wanted = at(match.words, word) >> 32
+        while at(index.shard_start, shard + 1) <= wanted:
+            shard += 1
+        first = wanted
+        if 0 < page and wanted - page <= gap and at(index.shard_start, shard) <= page:
+            first = page
+        end = min(at(index.shard_start, shard + 1), first + longest)
+        last = min(wanted, end - 1)
+        while last + 1 < end:
+            while word < match.listed and at(match.words, word) >> 32 <= last:
+                word += 1
+            if is_continued(index, last + 1):
+                last += 1
+                continue
+            if word == match.listed:
+                break
+            wanted = at(match.words, word) >> 32
+            if wanted >= end or wanted - last > gap + 1:
+                break
+            last = wanted
+        runs[count, 0], runs[count, 1] = first, last - first + 1
+        count += 1
+        page = last + 1
+        count, page = _runs_of_key(index, page, longest, runs, count, index.pages)
+    plan[0], plan[1] = word, page
+    return count
 
 
 @inlined

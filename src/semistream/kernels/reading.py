@@ -404,7 +404,7 @@ def map_reach(ring: Any, file: int, start: int) -> bool:
     return True
 
 
-@inlined
+@kernel
 def close_window(ring: Any) -> None:
     """Take what the window shows out of memory."""
     if ring.pieces_at != 0:

@@ -19,6 +19,7 @@ from semistream.kernels.memory import (
     load_u8,
     load_u16,
     load_u32,
+    prefetch,
     store_i32,
     store_i64,
     store_u8,
@@ -126,36 +127,54 @@ def pack_row(columns: Any, row: int, target: int) -> int:
 
 
 @inlined
-def pack_rows(columns: Any, first: int, count: int, targets: int) -> None:
-    """Write the records of neighbouring rows without byte strings, each at its own address.
+def pack_rows(columns: Any, count: int, targets: int) -> None:
+    """Write the records of rows without byte strings; `targets` has two words for each: its
+    address, and its number in the columns.
 
     Column by column: that takes a fraction of the time of `pack_row`.
     """
     for i in range(columns.null_bytes):
         for k in range(count):
-            store_u8(at(targets, k) + columns.nulls_at + i, np.uint8(0))
+            store_u8(at(targets, 2 * k) + columns.nulls_at + i, np.uint8(0))
     for leaf in range(columns.count):
         width, offset = at(columns.width, leaf), at(columns.offset, leaf)
-        origin = at(columns.data, leaf) + first * width
+        origin = at(columns.data, leaf)
         valid = at(columns.valid, leaf)
         if valid != 0:
             byte_at = columns.nulls_at + (leaf >> 3)
             for k in range(count):
-                bit = at(columns.valid_bit, leaf) + first + k
+                bit = at(columns.valid_bit, leaf) + at(targets, 2 * k + 1)
                 if (load_u8(valid + (bit >> 3)) >> (bit & 7)) & 1 == 0:
-                    byte = at(targets, k) + byte_at
+                    byte = at(targets, 2 * k) + byte_at
                     store_u8(byte, np.uint8(load_u8(byte) | (1 << (leaf & 7))))
         if at(columns.skip, leaf) != 0:
             continue
         if width == 8:
             for k in range(count):
-                store_i64(at(targets, k) + offset, load_i64(origin + 8 * k))
+                value = load_i64(origin + 8 * at(targets, 2 * k + 1))
+                store_i64(at(targets, 2 * k) + offset, value)
         elif width == 4:
             for k in range(count):
-                store_i32(at(targets, k) + offset, load_i32(origin + 4 * k))
+                value = load_i32(origin + 4 * at(targets, 2 * k + 1))
+                store_i32(at(targets, 2 * k) + offset, value)
         else:
             for k in range(count):
-                copy_field(at(targets, k) + offset, origin + width * k, width)
+                row = at(targets, 2 * k + 1)
+                copy_field(at(targets, 2 * k) + offset, origin + width * row, width)
+
+
+@inlined
+def note_target(targets: int, k: int, address: int, row: int) -> None:
+    """Note for `pack_rows` where a row is to be written."""
+    store_i64(targets + 16 * k, address)
+    store_i64(targets + 16 * k + 8, row)
+
+
+@inlined
+def prefetch_row(columns: Any, row: int) -> None:
+    """Ask for the memory of a row's values."""
+    for leaf in range(columns.count):
+        prefetch(at(columns.data, leaf) + row * at(columns.width, leaf))
 
 
 @inlined
@@ -310,12 +329,6 @@ def stage(out: Any) -> int:
 def keep_staged(out: Any) -> None:
     """What was noted refers to the row staged last: the next one gets another place."""
     out.stage = out.stage + 1 if out.stage + 1 < STAGED else np.int64(0)
-
-
-@inlined
-def nowhere(out: Any) -> int:
-    """A place behind the staged rows, for a row that nothing was emitted with."""
-    return out.staged + STAGED * out.stream.record_bytes
 
 
 @inlined

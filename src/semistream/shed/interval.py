@@ -78,7 +78,7 @@ class Interval:
         return self._parts[0] if len(self._parts) == 1 else pa.concat_batches(self._parts)
 
 
-def copied(batch: pa.RecordBatch, rows: _I64) -> pa.RecordBatch:
+def copied(batch: pa.RecordBatch, rows: _I64 | npt.NDArray[np.int32]) -> pa.RecordBatch:
     """These rows of a batch, in memory of their own."""
     places = pa.array(rows)
     columns = [_copied(column, places) for column in batch.columns]

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.changing import first_wrong_page
-from semistream.kernels.pages import CLASSES, INDEX, divide, first_bad_page, locate
+from semistream.kernels.jit import read_only
+from semistream.kernels.pages import CLASSES, INDEX, divide, first_bad_page, locate, rows_of_part
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
@@ -159,10 +160,22 @@ class FileMaster:
         """
         ranges = parts * RANGES_PER_PART
         if self._routes is None or len(self._routes[1]) != ranges:
-            self._routes = self.borders(ranges), np.arange(ranges, dtype=np.uint8) % parts
+            self._routes = self.borders(ranges), _owners(parts)
         order, ends = np.empty(len(keys), np.int64), np.empty(parts, np.int64)
         divide(keys, *self._routes, order, ends)
         return order, ends
+
+    def own(
+        self, keys: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+        """Which rows have keys of this part, and these keys, and whether they are valid."""
+        assert self.part is not None
+        assert self._routes is not None
+        rows, own_keys = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
+        own_valid = np.empty(len(keys), np.uint8)
+        own = self.part[0]
+        count = rows_of_part(keys, valid, *self._routes, own, rows, own_keys, own_valid)
+        return rows[:count], read_only(own_keys[:count]), read_only(own_valid[:count])
 
     def in_parts(self, parts: int) -> list[FileMaster]:
         """The same version in parts, each to be closed by itself."""
@@ -358,6 +371,8 @@ class FileMaster:
             starts = np.array([0, pages], np.int64)
         if self.part is not None:
             wanted = _pages_of_part(first, starts, *self.part)
+            parts = self.part[1]
+            self._routes = _borders(first, parts * RANGES_PER_PART), _owners(parts)
             follows = np.diff(wanted, prepend=-2) == 1
             shard = np.searchsorted(starts, wanted, side="right") - 1
             places = places[wanted] if placed else (wanted - starts[shard]).astype(np.uint32)
@@ -456,6 +471,11 @@ def _borders(firsts: npt.NDArray[np.int64], ranges: int) -> npt.NDArray[np.int64
     """The keys at which ranges of about as many pages begin, given the first key of every page."""
     at = np.arange(1, ranges) * len(firsts) // ranges
     return np.sort(firsts)[at] if len(firsts) else np.empty(0, np.int64)
+
+
+def _owners(parts: int) -> npt.NDArray[np.uint8]:
+    """To which part each range of keys belongs."""
+    return np.arange(parts * RANGES_PER_PART, dtype=np.uint8) % parts
 
 
 def _pages_of_part(

@@ -29,6 +29,7 @@ from semistream.kernels.reading import (
     RING,
     WORKERS,
     accompany,
+    close_window,
     work,
 )
 from semistream.kernels.region import Region
@@ -111,6 +112,7 @@ class PageReader:
             window_bytes=window,
             last_in_view=-1,
         )
+        self._own_window = window
         stop: Callable[[], None] = _nothing
         if direct:
             stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
@@ -178,6 +180,19 @@ class PageReader:
         assert buffer_pages * self.ring.page_bytes <= len(self._region.bytes)
         self.ring.ring_pages, self.ring.write, self.ring.used = buffer_pages, 0, 0
         self._region.release(self.buffer_bytes)
+
+    def borrow(self, size_bytes: int) -> None:
+        """Let the window have so many bytes more than its own, as far as it can use them.
+
+        With fewer than it had borrowed it gives back what it shows; while idle.
+        """
+        assert self.in_flight == 0, "reads are under way"
+        most = min(self._own_window + size_bytes, max(self._own_window, MOST_WINDOW_BYTES))
+        window = most // PIECE_BYTES * PIECE_BYTES if self._own_window else 0
+        if window < self.ring.window_bytes:
+            close_window(self.ring.kernel)
+        if self.ring.window_bytes:
+            self.ring.window_bytes = window
 
     def error(self) -> StoreError:
         """What went wrong, after a kernel said that a read is broken."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,17 +51,7 @@ class Drained(Peer):
         return self._operator.stats
 
     def join(self, batch: pa.RecordBatch) -> pa.Table:
-        results = [*self._pushed(batch), *self._operator.finish()]
-        return pa.Table.from_batches(results, schema=JOINED)
-
-    def _pushed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Push all rows; the results that must go to make room for others."""
-        rest = batch.slice(self._operator.push(batch))
-        while rest.num_rows:
-            result = self._operator.step()
-            if result is not None:
-                yield result
-            rest = rest.slice(self._operator.push(rest))
+        return pa.Table.from_batches(list(self._operator.drained(batch)), schema=JOINED)
 
     def drop_cache(self) -> None:
         """Nothing to do: cold means direct reads."""
@@ -77,7 +66,7 @@ class Waiting(Drained):
     name = "semistream-waiting"
 
     def join(self, batch: pa.RecordBatch) -> pa.Table:
-        results = list(self._pushed(batch))
+        results = list(self._operator.pushed(batch))
         ready = self._operator.take()
         return pa.Table.from_batches([*results, *([ready] if ready else [])], schema=JOINED)
 
