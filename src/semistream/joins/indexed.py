@@ -92,9 +92,9 @@ class IndexedJoin(Operator):
         self.match.tally, self.match.asked = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
         self.match.ends = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD) + 1, np.int64)
-        self.match.found = np.zeros(WORK_ROWS, np.int64)
+        self.match.found = self.match.numbers = np.zeros(WORK_ROWS, np.int64)
         self.match.active = np.zeros(PAGES_AHEAD, np.int64)
-        self.match.targets = np.zeros(2 * WORK_ROWS, np.int64)
+        self.match.targets = np.zeros(WORK_ROWS, np.int64)
         self.match.cached = self.cache.to_output
         self.match.cached_key = self.cache.to_verify
         if not hasattr(self, "frames"):
@@ -107,7 +107,7 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 40 * WORK_ROWS
+        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS
         return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property

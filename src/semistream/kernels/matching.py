@@ -74,7 +74,6 @@ from semistream.kernels.rows import (
     emit,
     has_room,
     keep_staged,
-    note_target,
     pack_blob,
     pack_row,
     pack_rows,
@@ -129,8 +128,8 @@ MATCH = struct_type(
     # Addresses: how often a page's rows were asked for and which ones were (32-bit words), the
     # latency histogram, the work list (two words a row: slot, and where its key lies or should lie)
     # and where the rows of each page end in it; rows as they are found, the stacks that are being
-    # walked, and where which rows that come in are to be packed (two words a row).
-    "tally asked latency work ends found active targets "
+    # walked, and where rows that come in are to be packed, and which (in the memory of `found`).
+    "tally asked latency work ends found active targets numbers "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, and rows asked for so far.
     "policy threshold hand floor open_page open_touched "
@@ -258,6 +257,13 @@ def join_cached(
     return met
 
 
+@inlined
+def note_target(match: Any, k: int, address: int, number: int) -> None:
+    """Note for `pack_rows` where a row is to be written."""
+    store_i64(match.targets + 8 * k, address)
+    store_i64(match.numbers + 8 * k, number)
+
+
 @kernel
 def take_in(
     match: Any,
@@ -324,11 +330,11 @@ def take_in(
                 pack_blob(columns, number, scratch)
         else:
             # Rows are packed together, before anything reads them.
-            note_target(match.targets, noted, row, number)
+            note_target(match, noted, row, number)
             noted += 1
             writes = not waits and out.rows - out.written == PAIRS
             if noted == WORK_ROWS or writes or (hit and has_more(cache, place)):
-                pack_rows(columns, noted, match.targets)
+                pack_rows(columns, noted, match.targets, match.numbers)
                 noted = 0
         if waits:
             if strings and not store_blob(waiting, row, stream_bytes):
@@ -364,7 +370,7 @@ def take_in(
         else:
             match.null_keys += 1
         done += 1
-    pack_rows(columns, noted, match.targets)
+    pack_rows(columns, noted, match.targets, match.numbers)
     write_out(out, match.cached)
     return done
 
@@ -468,7 +474,7 @@ def bring_in(
                 rows = np.int64(k)
                 break
         else:
-            note_target(match.targets, k, row, number)
+            note_target(match, k, row, number)
         if slot % SAMPLE == 0:
             store_i64(waiting.arrived + 8 * (slot // SAMPLE), match.list_time)
         while page < (word >> 32) - first:
@@ -482,7 +488,7 @@ def bring_in(
     for i in range(page, count):
         store_i64(match.ends + 8 * (i + 1), rows)
     if not strings:
-        pack_rows(match.columns, rows, match.targets)
+        pack_rows(match.columns, rows, match.targets, match.numbers)
     match.brought = begin + rows
     match.wanted += wanted
     return rows

@@ -23,7 +23,6 @@ from semistream.kernels.rows import (
     PAIRS,
     emit,
     has_room,
-    note_target,
     pack_blob,
     pack_row,
     pack_rows,
@@ -73,7 +72,8 @@ def answer(
     while done < keys.size:
         count = min(np.int64(keys.size) - done, np.int64(PAIRS))
         for k in range(count):
-            note_target(match.targets, k, out.staged + k * width, first + done + k)
+            store_i64(match.targets + 8 * k, out.staged + k * width)
+            store_i64(match.numbers + 8 * k, first + done + k)
             if pages[done + k] >= 0:
                 page = frames.data + np.int64(pages[done + k]) * frames.page_bytes
                 prefetch(page)
@@ -99,7 +99,7 @@ def answer(
                     prefetch(record + 64)
                 store_i64(match.work + 8 * k, low)
         if not strings:
-            pack_rows(columns, count, match.targets)
+            pack_rows(columns, count, match.targets, match.numbers)
         for k in range(count):
             i = done + k
             row = out.staged + k * width
