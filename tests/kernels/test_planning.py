@@ -11,12 +11,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from semistream.kernels.frames import FRAMES
+from semistream.kernels.matching import MATCH
 from semistream.kernels.pages import INDEX
 from semistream.kernels.planning import (
     greedy_runs,
     group_runs,
+    listed_runs,
     optimal_runs,
     scan_runs,
+    sort_words,
     sweep_runs,
 )
 from semistream.kernels.struct import Struct
@@ -278,3 +281,63 @@ def test_scans_in_passing_are_the_cheapest(
         wanted += cheapest(inside, seek, 1.0, 1000) if inside else 0.0
     assert_covers(scans, pages, 1000)
     assert cost(scans, seek, 1.0) == pytest.approx(wanted)
+
+
+@given(
+    st.integers(1, 2**31 - 1).flatmap(
+        lambda pages: st.tuples(
+            st.just(pages), st.lists(st.integers(0, pages - 1) | st.integers(0, 3), max_size=300)
+        )
+    )
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_words_are_sorted_by_page_and_then_by_row(drawn: tuple[int, list[int]]) -> None:
+    pages, listed = drawn
+    listed = [min(page, pages - 1) for page in listed]
+    words = np.array([page << 32 | row for row, page in enumerate(listed)], np.int64)
+    expected = np.sort(words)
+    different = sort_words(words, np.empty(len(words), np.int64), pages)
+    assert words.tolist() == expected.tolist()
+    assert different == len(set(listed))
+
+
+@given(
+    st.lists(st.integers(0, 59), min_size=1, max_size=40),
+    st.integers(0, 12),
+    st.integers(1, 9),
+    st.integers(1, 4),
+    st.lists(st.booleans(), min_size=60, max_size=60),
+)
+@settings(max_examples=examples(100), deadline=None)
+def test_runs_of_listed_rows_are_those_of_a_sweep(
+    listed: list[int], gap: int, longest: int, room: int, continued: list[bool]
+) -> None:
+    """Page for page, in as many calls as it takes; pages that go on with a key are wanted too."""
+    pages, starts = 60, np.array([0, 25, 60], np.int64)
+    marks = np.array(continued, np.uint8)
+    marks[[0, 25]] = 0
+    index = Struct(INDEX, pages=pages, shards=2, shard_start=starts, continued=marks)
+    words = np.array(sorted(page << 32 | row for row, page in enumerate(listed)), np.int64)
+    match = Struct(MATCH, words=words, listed=len(words))
+    gap = min(gap, longest)
+    plan = np.zeros(2, np.int64)
+    read: list[int] = []
+    while True:
+        runs = np.zeros((room, 2), np.int64)
+        count = listed_runs(match.kernel, index.kernel, plan, gap, longest, runs)
+        if count == 0:
+            break
+        for first, length in runs[:count].tolist():
+            assert 1 <= length <= longest
+            assert (first < 25) == (first + length <= 25), "a run lies in one shard"
+            read += range(first, first + length)
+    assert read == sorted(set(read)), "no page is read twice, and they come in order"
+    wanted = set(listed)
+    for page in range(1, pages):
+        if page - 1 in wanted and marks[page]:
+            wanted.add(page)
+    assert wanted <= set(read)
+    for before, after in pairwise(sorted(wanted)):
+        between = [page for page in read if before < page < after]
+        assert len(between) in (0, after - before - 1)
+        assert len(between) <= gap

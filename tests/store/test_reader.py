@@ -25,6 +25,7 @@ from semistream.kernels.reading import (
     DONE,
     HEAVY,
     OPEN,
+    PIECE_BYTES,
     REQ_BUFFER,
     REQ_COUNT,
     REQ_FIRST,
@@ -38,6 +39,7 @@ from semistream.kernels.region import HUGE_BYTES, Region
 from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
+from semistream.store.reader import MOST_WINDOW_BYTES, TRIED_AGAIN
 
 ROWS = 20_000
 WAYS = {"asynchronous": ASYNC, "advised": ADVISED, "accompanied": ADVISED, "workers": WORKERS}
@@ -247,6 +249,65 @@ def test_a_cold_cache_is_read_and_not_waited_for(wide: FileMaster) -> None:
     assert read(found, runs[: WARY // 4])
     assert not found.looks
     assert 0 < found.ring.wary < WARY
+    found.close()
+
+
+def test_whoever_asks_may_decide_that_pages_are_seen_or_copied(wide: FileMaster) -> None:
+    few = [(at, 1) for at, _ in runs_of(wide, step=20)]
+    found = wide.reader(1024, windows=True)
+    assert found.decide(wide.pages, wide.pages)
+    assert read(found, few)
+    assert found.looks
+    assert found.ring.opened > 0
+    assert found.ring.copied == 0
+    found.undecided()
+    # Both were timed, and windows are taken to have cost more than all copies together.
+    found.ring.opened, found.ring.opening_ns = 1, 10**9
+    assert not found.decide(wide.pages, wide.pages)
+    shown = int(found.ring.view_end - found.ring.view_start)
+    assert read(found, runs_of(wide))
+    assert wide.pages - shown <= found.ring.copied < wide.pages
+    found.close()
+
+
+def test_windows_that_came_late_get_another_chance(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    found.ring.opened, found.ring.opening_ns = 1, 10**12
+    decided = []
+    for _ in range(TRIED_AGAIN + 1):
+        decided.append(found.decide(wide.pages, wide.pages))
+        found.undecided()
+    assert decided == [False] * (TRIED_AGAIN - 1) + [True, True]
+    # Where few pages are wanted, windows would not pay even if they came at once.
+    found.ring.opened, found.ring.opening_ns = 1, 10**12
+    for _ in range(2 * TRIED_AGAIN):
+        assert not found.decide(wide.pages, 1)
+        found.undecided()
+    found.close()
+
+
+def test_a_cold_cache_ends_the_seeing(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    assert found.decide(wide.pages, wide.pages)
+    found.ring.wary = WARY
+    assert not found.decide(wide.pages, wide.pages)
+    found.close()
+
+
+def test_a_window_grows_by_what_it_borrows_and_gives_it_back(wide: FileMaster) -> None:
+    found = wide.reader(1024, windows=True)
+    own = int(found.ring.window_bytes)
+    found.borrow(PIECE_BYTES + 5)
+    assert found.ring.window_bytes == own + PIECE_BYTES
+    assert found.decide(wide.pages, wide.pages)
+    assert read(found, [(0, 10)])
+    assert own < mapped_kib(wide.path) * 1024 <= own + PIECE_BYTES
+    found.borrow(0)
+    assert found.ring.window_bytes == own
+    assert mapped_kib(wide.path) == 0
+    assert read(found, runs_of(wide))
+    found.borrow(10**12)
+    assert found.ring.window_bytes == MOST_WINDOW_BYTES
     found.close()
 
 

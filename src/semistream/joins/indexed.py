@@ -208,6 +208,15 @@ class IndexedJoin(Operator):
     ) -> None:
         """Where each key is cached (-1: nowhere), and the list on which its row will wait."""
         find_all(self.cache.state.kernel, key64, valid, found)
+        self.locate(key64, found, pages)
+
+    def locate(
+        self,
+        key64: npt.NDArray[np.int64],
+        found: npt.NDArray[np.int32],
+        pages: npt.NDArray[np.int32],
+    ) -> None:
+        """The list on which each row will wait that was not `found`; -1 where its key is absent."""
         self.master.locate(key64, found, pages)
         if self.absent is not None:
             self.absent.rule_out(key64, pages)

@@ -26,6 +26,8 @@ class ListedRows:
         self._match = match
         self._plan = np.zeros(2, np.int64)
         self._room = np.empty(0, np.int64)
+        self.pages = 0
+        """Pages for which rows are listed."""
 
     def begin(
         self,
@@ -45,7 +47,7 @@ class ListedRows:
     def sort(self, pages: int) -> None:
         """All rows are listed: bring them into the order of their pages."""
         count = self.count
-        sort_words(self._room[:count], self._room[count : 2 * count], pages)
+        self.pages = int(sort_words(self._room[:count], self._room[count : 2 * count], pages))
         self._plan[:] = 0
 
     @property

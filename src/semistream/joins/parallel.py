@@ -51,6 +51,11 @@ LEAST_FIRST = 8192
 """With fewer rows in the first batch one thread is the default: each batch would be divided, woken
 up for and handed out in parts, which takes longer than the work on so few rows."""
 
+LEAST_DRAINED = 49_152
+"""The same where batches are drained. One thread has the whole list of a batch then, and sees pages
+through one window: to take one away stops all threads that run, so that two of them do not join
+more rows together than one until batches are large."""
+
 MOST_THREADS = 255
 DEFAULT_MOST_THREADS = 8
 
@@ -195,7 +200,7 @@ class ParallelJoin(SemiStreamJoin):
     def push(self, batch: pa.RecordBatch) -> int:
         self._check_open()
         check_batch(batch)
-        self._decide(batch)
+        self._decide(batch, LEAST_FIRST)
         if self._threads == 1:
             return self._parts[0].push(batch)
         accepted = 0
@@ -219,11 +224,11 @@ class ParallelJoin(SemiStreamJoin):
                 raise
         return accepted
 
-    def _decide(self, batch: pa.RecordBatch) -> None:
+    def _decide(self, batch: pa.RecordBatch, least: int) -> None:
         """Let the first batch decide whether there is one part, unless that is settled."""
         if self._may_be_one and batch.num_rows:
             self._may_be_one = False
-            if batch.num_rows < LEAST_FIRST:
+            if batch.num_rows < least:
                 self._become_one()
 
     @property
@@ -271,7 +276,7 @@ class ParallelJoin(SemiStreamJoin):
         self._check_open()
         check_batch(batch)
         yield from self.finish()
-        self._decide(batch)
+        self._decide(batch, LEAST_DRAINED)
         if self._threads == 1:
             yield from self._parts[0].drained(batch)
             return

@@ -63,6 +63,9 @@ LEAST_RUNS, MOST_RUNS, BYTES_PER_RUN = 64, 1024, 8192
 """Runs planned ahead: one for this much memory. Where each row needs a page of its own, a plan of
 few runs is soon read, and Python is asked for the next too often."""
 
+MOST_SEEN = 64
+"""Runs planned ahead where pages are seen."""
+
 FIRST_CACHE_SHARE = 0.3
 
 ABSENT_SHARE = 0.5
@@ -85,9 +88,10 @@ LEAST_LISTED = 4096
 UNEVEN = 1.25
 """A list of one of several parts has room for so many times its share of the rows."""
 
-MERIT, OFFERED = 2, 32
+MERIT, OFFERED, ASKED = 2, 32, 8
 """A full cache that answers less than so many times what rows drawn at random would is offered the
-rows of one page in so many: keys are alike, and to change one for another is work for nothing."""
+rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
+the rows of a batch that is drained it is asked for those of one block in so many."""
 
 
 def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
@@ -210,7 +214,7 @@ class SweepJoin(IndexedJoin):
         self._pool_was_full = False
         self._filter_bytes = self._filter_bits = 0
         self._sweep_start = self._marks()
-        self._lookups_at_aging = 0
+        self._lookups_at_aging = self._unasked = 0
         self._set_worth(1.0)
 
     def _share(self, pool_bytes: int, cache_bytes: int) -> None:
@@ -244,7 +248,7 @@ class SweepJoin(IndexedJoin):
             if self.listed.is_blocked:
                 self.forget_runs()
                 self.listed.pause()
-            if self.runs_left < self.most_runs // 4:
+            if self.runs_left < min(self.most_runs, MOST_SEEN) // 4:
                 self._plan_ahead()
             if self.join_planned() == FULL or not self.rows_waiting:
                 break
@@ -298,8 +302,9 @@ class SweepJoin(IndexedJoin):
             while done < batch.num_rows and not full:
                 done = self._list(keys, packed, done)
                 full = self.listed.is_full
-                yield from self._handed_out(start)
-                start = self.clock.now_ns()
+                if done < batch.num_rows and not full:
+                    yield from self._handed_out(start)
+                    start = self.clock.now_ns()
             self._pool_was_full = self._pool_was_full or full
             used = self._key_bytes * batch.num_rows + LISTED_BYTES * self.listed.count
             used = LISTED_SLOTS + used // self.waiting.stride
@@ -310,6 +315,9 @@ class SweepJoin(IndexedJoin):
                 self.work()
                 yield from self._handed_out(start)
                 start = self.clock.now_ns()
+            yield from self._handed_out(start)
+            start = self.clock.now_ns()
+            self._reader.undecided()
             self._reader.borrow(0)
             self.listed.end()
             self.waiting.take_back()
@@ -329,7 +337,7 @@ class SweepJoin(IndexedJoin):
             if self.master.part is not None:
                 rows, key64, valid = self.master.own(key64, valid)
             found, pages = self._found[: len(key64)], self._pages[: len(key64)]
-            self.look_up(key64, valid, found, pages)
+            self._look_up_some(begin // INTAKE_ROWS, key64, valid, found, pages)
             accepted = take_in(
                 self.match.kernel,
                 self._out.out.kernel,
@@ -350,6 +358,22 @@ class SweepJoin(IndexedJoin):
             if accepted < len(key64):
                 return begin + int(rows[accepted] if len(rows) else accepted)
         return total
+
+    def _look_up_some(
+        self,
+        block: int,
+        key64: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.uint8],
+        found: npt.NDArray[np.int32],
+        pages: npt.NDArray[np.int32],
+    ) -> None:
+        """Look rows of a block up, in a cache without merit those of one block in some alone."""
+        if self.match.one_in < OFFERED or (block + self._loops) % ASKED == 0:
+            self.look_up(key64, valid, found, pages)
+            return
+        found.fill(-1)
+        self._unasked += len(found)
+        self.locate(key64, found, pages)
 
     def _handed_out(self, start_ns: int) -> Iterator[pa.RecordBatch]:
         """What is ready of a batch that is drained, after some work on it."""
@@ -401,13 +425,17 @@ class SweepJoin(IndexedJoin):
 
     def _plan_listed(self) -> bool:
         """Plan runs for listed rows; False if there are none to plan, and others wait for pages."""
-        gap = self._gap(self.listed.count)
-        longest = self._longest_seen if gap >= self._longest_run else self._longest_run
+        assert self._reader is not None
         if self.listed.is_paused:
             if self.waiting.rows:
                 return False
             self.listed.plan_again()
-        room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
+        gap, longest, most = self._gap_pages, self._longest_run, self.most_runs
+        if self._reader.decide(self.master.pages, self.listed.pages):
+            # Pages between wanted ones cost nothing. Should the cache turn out to lack pages, few
+            # are read in vain.
+            gap, longest, most = self._longest_seen, self._longest_seen, MOST_SEEN
+        room = np.empty((max(most - self.runs_left, 0), 2), np.int64)
         count = self.listed.plan(self.master.index, gap, longest, room)
         if count:
             self.plan_runs(room[:count])
@@ -490,6 +518,7 @@ class SweepJoin(IndexedJoin):
 
     def _offer(self, hits: int, lookups: int) -> None:
         """Have the cache look at fewer rows while it has no merit; which ones changes."""
+        lookups, self._unasked = lookups - self._unasked, 0
         full = self.cache.rows * 16 > self.cache.state.limit * 15
         by_chance = lookups * self.cache.rows / max(self.master.rows, 1)
         self.match.one_in = OFFERED if full and hits < MERIT * by_chance else 1

@@ -70,10 +70,10 @@ def sweep_runs(
 
 
 @kernel
-def sort_words(words: _I64, other: _I64, pages: int) -> None:
-    """Sort words by what stands in their upper half, below `pages`; equal ones keep their order.
+def sort_words(words: _I64, other: _I64, pages: int) -> int:
+    """Sort words by what stands in their upper half, below `pages`; how many different there are.
 
-    `other` is as long as the words.
+    Equal ones keep their order. `other` is as long as the words.
     """
     bits = 0
     while pages >> bits > 0:
@@ -98,6 +98,10 @@ def sort_words(words: _I64, other: _I64, pages: int) -> None:
             target[starts[place]] = origin[i]
             starts[place] += 1
         origin, target = target, origin
+    different = 0
+    for i in range(count):
+        different += np.int64(i == 0 or words[i] >> 32 != words[max(i - 1, 0)] >> 32)
+    return different
 
 
 @kernel

@@ -111,6 +111,9 @@ something in, and how often it had to fetch it."""
 
 SEEN, UNSEEN, NO_WINDOW = 1, 0, -1
 
+SEE, COPY = 1, 2
+"""What whoever asks for pages may have decided."""
+
 PENDING, DONE, FAILED, BAD_PAGE, CUT_SHORT = 0, 1, -1, -2, -3
 OPEN, TAKEN = 2, 3
 """Whoever comes first copies the pages of a request; one of the two threads copies them."""
@@ -156,7 +159,10 @@ RING = struct_type(
     # read: its first page, its end, and how many pages were asked for. Pages of the run at hand
     # that were submitted.
     "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary heavy "
-    "pagewise stretch stretch_end asked begun"
+    "pagewise stretch stretch_end asked begun "
+    # What whoever asks has decided: to see pages, to copy them, or (0) nothing. Pages that came
+    # with windows and pages that were copied, and the time that either took.
+    "told opened opening_ns copied copying_ns"
 )
 """The state of reading; shared by the joining kernel and the workers."""
 
@@ -259,6 +265,7 @@ def copy_cached(ring: Any, request: int, box: int) -> None:
     """
     file, size = np.int32(load_i64(request + REQ_FILE)), ring.page_bytes
     count, page, lacking = load_i64(request + REQ_COUNT), np.int64(0), False
+    begin = now_ns(box) if ring.measure != 0 else np.int64(0)
     while page < count:
         end, offset = stretch_end(ring, request, page), place_at(ring, request, page) * size
         wanted, got = (end - page) * size, np.int64(0)
@@ -278,6 +285,12 @@ def copy_cached(ring: Any, request: int, box: int) -> None:
     else:
         ring.wary = max(ring.wary - 1, 0)
         ring.heavy = max(ring.heavy - 1, 0)
+        if ring.measure != 0:
+            # The companion copies too, and a sum may be lost: these are for an estimate.
+            ring.copied, ring.copying_ns = (
+                ring.copied + count,
+                ring.copying_ns + now_ns(box) - begin,
+            )
         read_rest(ring, request)
 
 
@@ -424,6 +437,7 @@ def open_window(ring: Any, request: int, shard_end: int) -> bool:
         pages += 1
     if pages > most:
         return False
+    begin = now_ns(ring.message + 8) if ring.measure != 0 else np.int64(0)
     close_window(ring)
     end = ((place + pages) * size + PIECE_BYTES - 1) // PIECE_BYTES * PIECE_BYTES
     reached = ring.reach_from + ring.reach_bytes
@@ -444,6 +458,9 @@ def open_window(ring: Any, request: int, shard_end: int) -> bool:
     sys_getrusage(np.int32(BY_THREAD), counts)
     if load_i64(counts + MAJOR_FAULTS) > fetched:
         ring.wary = WARY
+    elif ring.measure != 0:
+        ring.opened += pages
+        ring.opening_ns += now_ns(ring.message + 8) - begin
     # The last piece of a file never comes as one: a single window says nothing.
     in_pieces = load_i64(counts + MINOR_FAULTS) - brought <= 2 * (end - start) // PIECE_BYTES
     ring.pagewise = 0 if in_pieces else ring.pagewise + 1
@@ -470,7 +487,7 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
     window = ring.window_bytes // ring.page_bytes
     if not ring.view_start <= first < ring.view_end:
         inside = ring.stretch <= first and first + count <= ring.stretch_end
-        if inside and ring.asked > 0:
+        if ring.told == COPY or (inside and ring.asked > 0 and ring.told != SEE):
             return UNSEEN
         share = LIGHT
         if ring.heavy > 0:
@@ -480,7 +497,7 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
             # What reaches over a stretch's end was asked for in it as well.
             asked = ring.asked + max(ring.stretch_end - first, 0)
             opens = opens or 64 * asked >= share * (ring.stretch_end - ring.stretch)
-        opens = opens and ring.wary == 0
+        opens = (opens or ring.told == SEE) and ring.wary == 0
         if opens and ring.last_in_view >= ring.taken:
             return NO_WINDOW
         ring.stretch, ring.stretch_end, ring.asked = first, first + window, np.int64(0)

@@ -19,6 +19,7 @@ from semistream.kernels.reading import (
     ASYNC,
     BAD_PAGE,
     COMPANION_WORDS,
+    COPY,
     CUT_SHORT,
     ENDS,
     EVENT_WORDS,
@@ -27,6 +28,7 @@ from semistream.kernels.reading import (
     REQUEST_WORDS,
     REQUESTS,
     RING,
+    SEE,
     WORKERS,
     accompany,
     close_window,
@@ -46,6 +48,15 @@ ones; beyond the most little is gained."""
 REACH_BYTES = 64 << 20
 """The part of a file in which windows are opened; not memory, but for the operating system's notes
 about it, an eighth of a kilobyte for every 64."""
+
+OPENING_NS, COPYING_NS = 20, 800
+"""What a page takes that comes with a window, and one that is copied, before either was timed."""
+
+TRIED_AGAIN = 16
+"""Decisions in a row to copy pages after which windows get another chance."""
+
+REMEMBERED_PAGES = 1 << 20
+"""Pages after which older times count half."""
 
 LINE_BYTES = 64
 """Of a cache line."""
@@ -113,6 +124,7 @@ class PageReader:
             last_in_view=-1,
         )
         self._own_window = window
+        self._refused = 0
         stop: Callable[[], None] = _nothing
         if direct:
             stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
@@ -180,6 +192,33 @@ class PageReader:
         assert buffer_pages * self.ring.page_bytes <= len(self._region.bytes)
         self.ring.ring_pages, self.ring.write, self.ring.used = buffer_pages, 0, 0
         self._region.release(self.buffer_bytes)
+
+    def decide(self, pages: int, wanted: int) -> bool:
+        """Whether so many pages, of which some are wanted, are seen from now on, or copied.
+
+        What pays is known by what both took lately, as far as the clock tells. See `undecided`.
+        """
+        ring = self.ring
+        if ring.told == SEE and ring.wary:
+            ring.told = COPY
+        if not ring.told:
+            see_ns = pages * (ring.opening_ns + OPENING_NS) / (ring.opened + 1)
+            copy_ns = wanted * (ring.copying_ns + COPYING_NS) / (ring.copied + 1)
+            sees = see_ns * (1 + bool(ring.companion)) < copy_ns and not ring.wary
+            ring.told = SEE if sees and ring.window_bytes else COPY
+            # A window may have come late once: after a while what it took is forgotten.
+            self._refused = 0 if sees else self._refused + 1
+            if self._refused % TRIED_AGAIN == TRIED_AGAIN - 1:
+                ring.opened = ring.opening_ns = 0
+            for count, spent in (("opened", "opening_ns"), ("copied", "copying_ns")):
+                if getattr(ring, count) > REMEMBERED_PAGES:
+                    setattr(ring, count, getattr(ring, count) >> 1)
+                    setattr(ring, spent, getattr(ring, spent) >> 1)
+        return bool(ring.told == SEE)
+
+    def undecided(self) -> None:
+        """Whether pages are seen or copied is up to the reader again."""
+        self.ring.told = 0
 
     def borrow(self, size_bytes: int) -> None:
         """Let the window have so many bytes more than its own, as far as it can use them.
