@@ -70,6 +70,34 @@ print(json.dumps({"growth": peak[0] - baseline, "accounted": over[0],
 """
 
 
+DRAINED = """
+import gc, json, sys, threading
+import psutil
+import semistream as ss
+from semistream.workloads import sales, sale_schema
+
+path, threads, budget, rows = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+master = ss.open_master(path)
+def drained(count, batch_rows):
+    stream = sales(count, products=master.rows, skew=0.5, batch_rows=batch_rows)
+    with ss.make_join("sweepjoin", master, on="product_id", schema=sale_schema(), memory=budget,
+                      threads=threads) as join:
+        results = sum(result.num_rows for batch in stream for result in join.drained(batch))
+        return results, join.stats.bytes_peak
+drained(300_000, 100_000)
+gc.collect()
+process, peak, done = psutil.Process(), [0], threading.Event()
+baseline = process.memory_info().rss
+def watch():
+    while not done.wait(0.002):
+        peak[0] = max(peak[0], process.memory_info().rss)
+thread = threading.Thread(target=watch); thread.start()
+results, accounted = drained(rows, 250_000)
+done.set(); thread.join()
+print(json.dumps({"growth": peak[0] - baseline, "peak": accounted, "rows": results}))
+"""
+
+
 def run(script: str, *arguments: object) -> Any:
     command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
@@ -91,6 +119,16 @@ def test_resident_memory_stays_within_the_budget(master, name):
     print(name, seen)
     assert seen["rows"] == rows
     assert seen["accounted"] <= BUDGET
+    assert seen["peak"] <= BUDGET
+    assert seen["growth"] <= BUDGET + SLACK
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_drained_batches_stay_within_the_budget(master, threads):
+    """With windows, which are memory of the process as long as they are open."""
+    seen = run(DRAINED, master, threads, BUDGET, 5_000_000)
+    print(threads, seen)
+    assert seen["rows"] == 5_000_000
     assert seen["peak"] <= BUDGET
     assert seen["growth"] <= BUDGET + SLACK
 

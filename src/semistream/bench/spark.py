@@ -310,7 +310,9 @@ def run_spark(
     stores = [tables.master, files, *(kind(workdir, options.rows).store for kind in kinds)]
     with (
         _stores(tables, options, workdir, tell) as tables,
-        tempfile.TemporaryDirectory(dir=workdir, prefix="spark-") as scratch,
+        tempfile.TemporaryDirectory(
+            dir=workdir, prefix="spark-", ignore_cleanup_errors=True
+        ) as scratch,
     ):
         streams: dict[int, Stream] = {}
         with ProductOracle(options.rows, scratch=Path(scratch)) as oracle:
@@ -320,9 +322,9 @@ def run_spark(
                 streams[rows] = Stream.made(folder, options, rows, tasks, oracle, session)
         for system in dict.fromkeys(options.systems):
             tell(f"{system}, not measured yet")
-            folder = Path(scratch) / "before"
+            folder = Path(scratch) / f"{system}-before"
             measure(system, streams[options.batch_rows[0]], tables, options, folder, session, clock)
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)
         for rows in options.batch_rows:
             done: dict[str, list[SparkResult]] = {system: [] for system in options.systems}
             for turn, system in itertools.product(range(options.rounds), done):
@@ -332,11 +334,12 @@ def run_spark(
                 # So that no system is cold: what nobody asks for may go from the cache.
                 for store in stores:
                     read_into_cache(store)
-                folder = Path(scratch) / "run"
+                folder = Path(scratch) / f"{system}-{rows}-{turn}"
                 done[system].append(
                     measure(system, streams[rows], tables, options, folder, session, clock)
                 )
-                shutil.rmtree(folder)
+                # Spark may still write there, about what it has ended: nobody else uses it.
+                shutil.rmtree(folder, ignore_errors=True)
                 # Notes of a query that will not be started again.
                 shutil.rmtree(tables.master / PINS, ignore_errors=True)
                 shutil.rmtree(tables.sharded / PINS, ignore_errors=True)

@@ -88,6 +88,10 @@ LEAST_LISTED = 4096
 UNEVEN = 1.25
 """A list of one of several parts has room for so many times its share of the rows."""
 
+OFFERED_SETTLED = 4
+"""A full cache is offered the rows of one page in so many of a large batch that is drained: to look
+for one that gives its place up costs as much as to join several."""
+
 MERIT, OFFERED, ASKED = 2, 32, 8
 """A full cache that answers less than so many times what rows drawn at random would is offered the
 rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
@@ -310,19 +314,22 @@ class SweepJoin(IndexedJoin):
             used = LISTED_SLOTS + used // self.waiting.stride
             self._peak_rows = max(self._peak_rows, used)
             self.listed.sort(self.master.pages)
+            offered = self.match.one_in
+            if self._cache_is_full and self.listed.count >= INTAKE_ROWS:
+                self.match.one_in = max(offered, OFFERED_SETTLED)
             while self.rows_waiting:
                 self._iterations += 1
                 self.work()
-                yield from self._handed_out(start)
-                start = self.clock.now_ns()
-            yield from self._handed_out(start)
-            start = self.clock.now_ns()
+                if self.rows_waiting:
+                    yield from self._handed_out(start)
+                    start = self.clock.now_ns()
+            self.match.one_in = offered
             self._reader.undecided()
             self._reader.borrow(0)
             self.listed.end()
             self.waiting.take_back()
             self._end_sweep()
-            self._busy_ns += self.clock.now_ns() - start
+            yield from self._handed_out(start)
 
     def _list(self, keys: Keys, packed: PackedColumns, start: int) -> int:
         """List rows from one on, and answer those that need not wait; up to which.
@@ -519,10 +526,14 @@ class SweepJoin(IndexedJoin):
     def _offer(self, hits: int, lookups: int) -> None:
         """Have the cache look at fewer rows while it has no merit; which ones changes."""
         lookups, self._unasked = lookups - self._unasked, 0
-        full = self.cache.rows * 16 > self.cache.state.limit * 15
         by_chance = lookups * self.cache.rows / max(self.master.rows, 1)
-        self.match.one_in = OFFERED if full and hits < MERIT * by_chance else 1
+        without_merit = self._cache_is_full and hits < MERIT * by_chance
+        self.match.one_in = OFFERED if without_merit else 1
         self.match.turn = self._loops
+
+    @property
+    def _cache_is_full(self) -> bool:
+        return bool(self.cache.rows * 16 > self.cache.state.limit * 15)
 
     # The filter for absent keys.
 

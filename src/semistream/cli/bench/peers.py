@@ -153,10 +153,11 @@ def peers_command(
             seconds=seconds,
             seed=seed,
         )
+    failure: Exception | None = None
     if not stored:
         folder = default_workdir() if workdir is None else workdir
         folder.mkdir(parents=True, exist_ok=True)
-        done = [*_run(options, folder, growth, spark=spark and not quick)]
+        done, failure = _gathered(_run(options, folder, growth, spark=spark and not quick))
         environment = results.environment()
     else:
         documents = [json.loads(path.read_text()) for path in stored]
@@ -180,12 +181,26 @@ def peers_command(
 
         for written in write_report(report, done, environment):
             render.note(f"written: {written}")
+    if failure is not None:
+        raise failure
     measured = [one for one in done if one.why_not is None]
     if as_json:
         render.document([_plain(one) for one in measured])
     else:
         _show(done)
     ctx.exit(0 if all(one.verified for one in measured) else 1)
+
+
+def _gathered(
+    results: Iterator[PeerResult],
+) -> tuple[list[PeerResult], Exception | None]:
+    """All results, or those before a failure, and that: half an hour of them must not be lost."""
+    done: list[PeerResult] = []
+    try:
+        done.extend(results)
+    except Exception as failure:
+        return done, failure
+    return done, None
 
 
 def _run(
