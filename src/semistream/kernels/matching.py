@@ -111,6 +111,9 @@ PAGES_AHEAD = 64
 LISTED_AHEAD = 256
 """Pages whose listed rows are taken together at most: there is no stack to be walked for each."""
 
+ROWS_AHEAD = 32
+"""Listed rows whose memory is asked for before they are taken."""
+
 BLOCKED, PAUSED = 1, 2
 """Rows that wait for the next pages have taken all slots: no pages are asked for any more, and then
 those for which they wait alone."""
@@ -424,7 +427,13 @@ def has_listed(match: Any, page: int) -> bool:
 
 
 @inlined
-def ask_for_keys(match: Any, cache: Any, page: int, key: int) -> int:
+def is_offered(match: Any, cache: Any, page: int) -> bool:
+    """Whether the cache is offered the rows of a page."""
+    return cache.limit > 0 and (page + match.turn) % match.one_in == 0
+
+
+@inlined
+def ask_for_keys(cache: Any, page: int, key: int, offered: bool) -> int:
     """Where a key should lie in its page; asks for the memory of what will be looked at."""
     guess = guess_position(
         np.int64(load_i32(page + PAGE_ROWS)),
@@ -432,12 +441,21 @@ def ask_for_keys(match: Any, cache: Any, page: int, key: int) -> int:
         load_i64(page + PAGE_LAST),
         key,
     )
-    if cache.places > 0:
+    if offered and cache.places > 0:
         prefetch(cache.table + 16 * bucket_of(key, cache.places))
-    if cache.recent_lines > 0:
+    if offered and cache.recent_lines > 0:
         prefetch(cache.recent + 64 * bucket_of(key, cache.recent_lines))
     prefetch(page + PAGE_KEYS + 8 * guess)
     return guess
+
+
+@inlined
+def ask_for_listed(match: Any, listed: int, buffer: int, first: int, page_bytes: int) -> None:
+    """Ask for the memory of a listed row, and for the begin of its page."""
+    word = at(match.words, listed)
+    prefetch(match.list_keys + 8 * (word & 0xFFFFFFFF))
+    prefetch_row(match.columns, word & 0xFFFFFFFF)
+    prefetch(buffer + max((word >> 32) - first, 0) * page_bytes)
 
 
 @kernel
@@ -453,15 +471,15 @@ def bring_in(
     begin, rows = match.brought, np.int64(0)
     most = min(slots_left(waiting), np.int64(WORK_ROWS), match.listed - begin)
     while rows < most and at(match.words, begin + rows) >> 32 < first + count:
-        word = at(match.words, begin + rows)
-        prefetch(match.list_keys + 8 * (word & 0xFFFFFFFF))
-        prefetch_row(match.columns, word & 0xFFFFFFFF)
-        prefetch(buffer + max((word >> 32) - first, 0) * page_bytes)
         rows += 1
+    for k in range(min(rows, np.int64(ROWS_AHEAD))):
+        ask_for_listed(match, begin + k, buffer, first, page_bytes)
     page, wanted = 0, 0
     for k in range(rows):
         word = at(match.words, begin + k)
         number = word & 0xFFFFFFFF
+        if k + ROWS_AHEAD < rows:
+            ask_for_listed(match, begin + k + ROWS_AHEAD, buffer, first, page_bytes)
         slot = take_slot(waiting)
         row, key = slot_address(waiting, slot), at(match.list_keys, number)
         store_i64(row, key)
@@ -482,7 +500,8 @@ def bring_in(
             store_i64(match.ends + 8 * page, k)
         wanted += 1 if k == 0 or at(match.words, begin + k - 1) >> 32 != word >> 32 else 0
         store_i64(match.work + 16 * k, slot)
-        guess = ask_for_keys(match, cache, buffer + page * page_bytes, key)
+        offered = is_offered(match, cache, first + page)
+        guess = ask_for_keys(cache, buffer + page * page_bytes, key, offered)
         store_i64(match.work + 16 * k + 8, guess)
     store_i64(match.ends, 0)
     for i in range(page, count):
@@ -549,7 +568,7 @@ def collect_rows(
         place = load_i64(group)
         store_i64(group, place + 1)
         key = load_i64(slot_address(waiting, slot))
-        guess = ask_for_keys(match, cache, buffer + i * page_bytes, key)
+        guess = ask_for_keys(cache, buffer + i * page_bytes, key, is_offered(match, cache, first + i))
         store_i64(match.work + 16 * place, slot)
         store_i64(match.work + 16 * place + 8, guess)
     return count
@@ -595,7 +614,7 @@ def join_rows(
     records = keys + 8 * rows
     strings = match.page.blob_at >= 0
     hashed = match.page_key.count > 0
-    caching = cache.limit > 0 and (number + match.turn) % match.one_in == 0
+    caching = is_offered(match, cache, number)
     goes_on = continues(index, number)
     touched = np.int64(0)
     if match.policy != EARNED:
