@@ -97,6 +97,10 @@ MERIT, OFFERED, ASKED = 2, 32, 8
 rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
 the rows of a batch that is drained it is asked for those of one block in so many."""
 
+ASKING_NS = 50
+"""What it takes to ask the cache for a row, and to offer it those that it lacks. A cache that saves
+less has no merit either."""
+
 
 def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
     """The read buffer's part of a memory, in whole pages."""
@@ -494,7 +498,7 @@ class SweepJoin(IndexedJoin):
         if 0 < self._sweeps_since_full < PATIENCE:
             return
         self._sweep_start = self._marks()
-        self._offer(hits, lookups)
+        self._offer(hits, lookups, (wait + joining) / max(misses, 1))
         if self.absent is None and unmatched > ABSENT_SHARE * lookups:
             self._plan_filter()
         if self._pool_was_full:
@@ -523,12 +527,14 @@ class SweepJoin(IndexedJoin):
             self._resize(earning + refused)
         self._pool_was_full = False
 
-    def _offer(self, hits: int, lookups: int) -> None:
+    def _offer(self, hits: int, lookups: int, miss_ns: float) -> None:
         """Have the cache look at fewer rows while it has no merit; which ones changes."""
-        lookups, self._unasked = lookups - self._unasked, 0
-        by_chance = lookups * self.cache.rows / max(self.master.rows, 1)
-        without_merit = self._cache_is_full and hits < MERIT * by_chance
-        self.match.one_in = OFFERED if without_merit else 1
+        asked, self._unasked = max(lookups - self._unasked, 1), 0
+        share, by_chance = hits / asked, self.cache.rows / max(self.master.rows, 1)
+        without_merit = share < MERIT * by_chance
+        if self.clock.real and not self._disk_bound and not self._pool_was_full:
+            without_merit = without_merit or share * miss_ns < ASKING_NS
+        self.match.one_in = OFFERED if without_merit and self._cache_is_full else 1
         self.match.turn = self._loops
 
     @property
