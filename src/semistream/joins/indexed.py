@@ -92,6 +92,7 @@ class IndexedJoin(Operator):
         self.match.tally, self.match.asked = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
         self.match.ends = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD) + 1, np.int64)
+        self.match.pages_of = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD), np.int64)
         self.match.found = self.match.numbers = np.zeros(WORK_ROWS, np.int64)
         self.match.active = np.zeros(PAGES_AHEAD, np.int64)
         self.match.targets = np.zeros(WORK_ROWS, np.int64)
@@ -108,7 +109,7 @@ class IndexedJoin(Operator):
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
         lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS
-        return lists + 8 * self.master.most_rows_per_page + 4096
+        return lists + 8 * self.master.most_rows_per_page + 8192
 
     @property
     def rows_waiting(self) -> int:

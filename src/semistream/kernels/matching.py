@@ -91,6 +91,7 @@ from semistream.kernels.waiting import (
     hang,
     has_met,
     mark_met,
+    next_wanted,
     slot_address,
     slots_left,
     store_blob,
@@ -111,6 +112,8 @@ PAGES_AHEAD = 64
 LISTED_AHEAD = 256
 """Pages whose listed rows are taken together at most: there is no stack to be walked for each."""
 
+NO_PAGE = np.int64(1) << np.int64(40)
+
 ROWS_AHEAD = 32
 """Listed rows whose memory is asked for before they are taken."""
 
@@ -129,10 +132,11 @@ MATCH = struct_type(
     # Pages for which rows waited when they came.
     "wanted "
     # Addresses: how often a page's rows were asked for and which ones were (32-bit words), the
-    # latency histogram, the work list (two words a row: slot, and where its key lies or should lie)
-    # and where the rows of each page end in it; rows as they are found, the stacks that are being
-    # walked, and where rows that come in are to be packed, and which (in the memory of `found`).
-    "tally asked latency work ends found active targets numbers "
+    # latency histogram, the work list (two words a row: slot, and where its key lies or should
+    # lie), in which rows are grouped by page: the page of each group, counted from the first at
+    # hand, and where the groups end; rows as they are found, the stacks that are being walked, and
+    # where rows that come in are to be packed, and which (in the memory of `found`).
+    "tally asked latency work pages_of ends found active targets numbers "
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, and rows asked for so far.
     "policy threshold hand floor open_page open_touched "
@@ -421,9 +425,11 @@ def is_listing(match: Any) -> bool:
 
 
 @inlined
-def has_listed(match: Any, page: int) -> bool:
-    """Whether listed rows of pages up to this one are still to be brought in."""
-    return match.brought < match.listed and at(match.words, match.brought) >> 32 <= page
+def next_listed(match: Any) -> int:
+    """The page of the next listed row that is to be brought in; beyond all pages without one."""
+    if not is_listing(match) or match.brought == match.listed:
+        return NO_PAGE
+    return at(match.words, match.brought) >> 32
 
 
 @inlined
@@ -462,7 +468,7 @@ def ask_for_listed(match: Any, listed: int, buffer: int, first: int, page_bytes:
 def bring_in(
     match: Any, waiting: Any, cache: Any, buffer: int, page_bytes: int, first: int, count: int
 ) -> int:
-    """Take listed rows of some pages into the work list, which is grouped by page; how many.
+    """Take listed rows of some pages into the work list, grouped by page; how many groups.
 
     They are packed only now, when their pages are at hand, into slots that others have just left:
     nothing of that leaves the processor's caches. Rows for which there is no room stay listed.
@@ -474,7 +480,7 @@ def bring_in(
         rows += 1
     for k in range(min(rows, np.int64(ROWS_AHEAD))):
         ask_for_listed(match, begin + k, buffer, first, page_bytes)
-    page, wanted = 0, 0
+    page, groups = np.int64(-1), 0
     for k in range(rows):
         word = at(match.words, begin + k)
         number = word & 0xFFFFFFFF
@@ -495,83 +501,86 @@ def bring_in(
             note_target(match, k, row, number)
         if slot % SAMPLE == 0:
             store_i64(waiting.arrived + 8 * (slot // SAMPLE), match.list_time)
-        while page < (word >> 32) - first:
-            page += 1
-            store_i64(match.ends + 8 * page, k)
-        wanted += 1 if k == 0 or at(match.words, begin + k - 1) >> 32 != word >> 32 else 0
+        if (word >> 32) - first != page:
+            page = (word >> 32) - first
+            store_i64(match.pages_of + 8 * groups, page)
+            store_i64(match.ends + 8 * groups, k)
+            groups += 1
         store_i64(match.work + 16 * k, slot)
         offered = is_offered(match, cache, first + page)
         guess = ask_for_keys(cache, buffer + page * page_bytes, key, offered)
         store_i64(match.work + 16 * k + 8, guess)
-    store_i64(match.ends, 0)
-    for i in range(page, count):
-        store_i64(match.ends + 8 * (i + 1), rows)
+    store_i64(match.ends + 8 * groups, rows)
     if not strings:
         pack_rows(match.columns, rows, match.targets, match.numbers)
     match.brought = begin + rows
-    match.wanted += wanted
-    return rows
+    match.wanted += groups
+    return groups
 
 
 @kernel
 def collect_rows(
     match: Any, waiting: Any, cache: Any, buffer: int, page_bytes: int, first: int, count: int
 ) -> int:
-    """Take the rows that wait for some pages into the work list, grouped by page; how many pages.
+    """Take the rows that wait for some pages into the work list, grouped by page; how many groups.
 
     All stacks are walked side by side, one row of each in turn: a row's memory is asked for one
     round before it is used, so the processor waits for many of them at once instead of for each.
     Rows beyond the list's end stay on their stacks.
     """
-    active = 0
+    groups = 0
     for i in range(count):
         slot = np.int64(load_i32(waiting.tail + 4 * (first + i)))
-        store_i64(match.ends + 8 * (i + 1), 0)
         if slot >= 0:
             prefetch(slot_address(waiting, slot))
             prefetch(buffer + i * page_bytes)
-            store_i64(match.active + 8 * active, (slot << 8) | i)
+            store_i64(match.active + 8 * groups, (slot << 8) | groups)
+            store_i64(match.pages_of + 8 * groups, i)
+            store_i64(match.ends + 8 * (groups + 1), 0)
             store_i32(waiting.tail + 4 * (first + i), np.int32(-1))
-            active += 1
-    match.wanted += active
+            groups += 1
+    match.wanted += groups
     store_i64(match.ends, 0)
+    active = groups
     rows = 0
     while active > 0:
         still = 0
         for k in range(active):
             word = at(match.active, k)
-            slot, i = word >> 8, word & 255
+            slot, group = word >> 8, word & 255
             if rows == WORK_ROWS:
-                store_i32(waiting.tail + 4 * (first + i), np.int32(slot))
+                page = first + at(match.pages_of, group)
+                store_i32(waiting.tail + 4 * page, np.int32(slot))
                 continue
             store_i64(match.found + 8 * rows, word)
             rows += 1
-            group = match.ends + 8 * (i + 1)
-            store_i64(group, load_i64(group) + 1)
+            end = match.ends + 8 * (group + 1)
+            store_i64(end, load_i64(end) + 1)
             following = np.int64(load_i32(slot_address(waiting, slot) + LINK))
             if following >= 0:
                 prefetch(slot_address(waiting, following))
-                store_i64(match.active + 8 * still, (following << 8) | i)
+                store_i64(match.active + 8 * still, (following << 8) | group)
                 still += 1
         active = still
     # Group by page: `ends` holds the counts, then where each group begins, then where it ends.
     total = np.int64(0)
-    for i in range(count):
-        group = match.ends + 8 * (i + 1)
-        size = load_i64(group)
-        store_i64(group, total)
+    for group in range(groups):
+        end = match.ends + 8 * (group + 1)
+        size = load_i64(end)
+        store_i64(end, total)
         total += size
     for row in range(rows):
         word = at(match.found, row)
-        slot, i = word >> 8, word & 255
-        group = match.ends + 8 * (i + 1)
-        place = load_i64(group)
-        store_i64(group, place + 1)
-        key = load_i64(slot_address(waiting, slot))
-        guess = ask_for_keys(cache, buffer + i * page_bytes, key, is_offered(match, cache, first + i))
+        slot, group = word >> 8, word & 255
+        end = match.ends + 8 * (group + 1)
+        place = load_i64(end)
+        store_i64(end, place + 1)
+        key, page = load_i64(slot_address(waiting, slot)), at(match.pages_of, group)
+        offered = is_offered(match, cache, first + page)
+        guess = ask_for_keys(cache, buffer + page * page_bytes, key, offered)
         store_i64(match.work + 16 * place, slot)
         store_i64(match.work + 16 * place + 8, guess)
-    return count
+    return groups
 
 
 @inlined
@@ -681,12 +690,13 @@ def join_rows(
 
 
 @inlined
-def hang_back(match: Any, waiting: Any, first: int, page: int, pages: int, reached: int) -> None:
-    """Rows from place `reached` of the work list on, of `page` and those behind it, wait again."""
+def hang_back(match: Any, waiting: Any, first: int, group: int, groups: int, reached: int) -> None:
+    """Rows from place `reached` of the work list on, of a group and those behind it, wait again."""
     start = reached
-    for i in range(page, pages):
+    for i in range(group, groups):
+        page = first + at(match.pages_of, i)
         for k in range(start, at(match.ends, i + 1)):
-            hang(waiting, first + i, at(match.work, 2 * k))
+            hang(waiting, page, at(match.work, 2 * k))
         start = at(match.ends, i + 1)
 
 
@@ -730,57 +740,77 @@ def join_pages(
     """
     done, ahead = 0, PAGES_AHEAD
     while done < count:
-        base = buffer + done * page_bytes
+        base, begin = buffer + done * page_bytes, first + done
         pages = min(count - done, ahead)
-        if is_listing(match) and load_i32(waiting.tail + 4 * (first + done)) < 0:
+        if is_listing(match) and load_i32(waiting.tail + 4 * begin) < 0:
             pages = min(count - done, LISTED_AHEAD)
+            if waiting.used > 1:
+                pages = next_wanted(waiting, begin, begin + pages) - begin
             # What was noted refers to slots that others come into now.
             write_out(out, match.page)
-            rows = bring_in(match, waiting, cache, base, page_bytes, first + done, pages)
-            if rows == 0 and has_listed(match, first + done + pages - 1):
+            groups = bring_in(match, waiting, cache, base, page_bytes, begin, pages)
+            if groups == 0 and next_listed(match) < begin + pages:
                 match.blocked = BLOCKED
         else:
-            collect_rows(match, waiting, cache, base, page_bytes, first + done, pages)
-        for i in range(pages):
-            start, end = at(match.ends, i), at(match.ends, i + 1)
-            find_rows(match, waiting, base + i * page_bytes, start, end)
-        finished = 0
-        while finished < pages:
-            start, end = at(match.ends, finished), at(match.ends, finished + 1)
-            number = first + done + finished
-            page = base + finished * page_bytes
+            groups = collect_rows(match, waiting, cache, base, page_bytes, begin, pages)
+        for group in range(groups):
+            address = base + at(match.pages_of, group) * page_bytes
+            find_rows(match, waiting, address, at(match.ends, group), at(match.ends, group + 1))
+        group, page, finished = 0, np.int64(-1), np.int64(pages)
+        while True:
+            if page >= 0 and load_i32(waiting.tail + 4 * (begin + page)) >= 0:
+                # Rows beyond the work list, or more than its begin takes: once more from here.
+                finished = page
+                break
+            following = np.int64(pages)
+            if (
+                page >= 0
+                and page + 1 < pages
+                and load_i32(waiting.tail + 4 * (begin + page + 1)) >= 0
+            ):
+                # Rows whose key goes on in the next page.
+                following = page + 1
+            elif group < groups:
+                following = at(match.pages_of, group)
+            if next_listed(match) - begin < following:
+                # Listed rows for which there was no room, or which are not looked at with others.
+                finished = next_listed(match) - begin
+                break
+            if following == pages:
+                break
+            page = following
+            number, address = begin + page, base + page * page_bytes
+            start = end = at(match.ends, group)
+            if group < groups and at(match.pages_of, group) == page:
+                end = at(match.ends, group + 1)
             if start < end:
                 reached = join_rows(
-                    match, out, waiting, cache, index, page, number, start, end, now
+                    match, out, waiting, cache, index, address, number, start, end, now
                 )
                 if reached < end:
-                    hang_back(match, waiting, first + done, finished, pages, reached)
+                    hang_back(match, waiting, begin, group, groups, reached)
                     write_out(out, match.page)
-                    return done + finished
+                    return done + page
+                group += 1
             if load_i32(waiting.tail + 4 * number) >= 0:
                 # Rows whose key goes on here: the list's begin is free by now.
-                moved = take_moved(match, waiting, page, number, end)
+                moved = take_moved(match, waiting, address, number, end)
                 reached = moved
                 if moved > 0:
-                    find_rows(match, waiting, page, 0, moved)
+                    find_rows(match, waiting, address, 0, moved)
                     reached = join_rows(
-                        match, out, waiting, cache, index, page, number, 0, moved, now
+                        match, out, waiting, cache, index, address, number, 0, moved, now
                     )
                 if reached < moved:
                     for k in range(reached, moved):
                         hang(waiting, number, at(match.work, 2 * k))
-                    hang_back(match, waiting, first + done, finished + 1, pages, end)
+                    hang_back(match, waiting, begin, group, groups, end)
                     write_out(out, match.page)
-                    return done + finished
-            more = is_listing(match) and has_listed(match, number)
-            if load_i32(waiting.tail + 4 * number) >= 0 or more:
-                # Rows beyond the work list, or more than its begin takes: once more from here.
-                hang_back(match, waiting, first + done, finished + 1, pages, end)
-                if at(match.ends, pages) == WORK_ROWS:
-                    # Rows of fewer pages fit the list; those of the others were collected in vain.
-                    ahead = max(ahead // 2, 1)
-                break
-            finished += 1
+                    return done + page
+        hang_back(match, waiting, begin, group, groups, at(match.ends, group))
+        if group < groups and at(match.ends, groups) == WORK_ROWS:
+            # Rows of fewer pages fit the list; those of the others were collected in vain.
+            ahead = max(ahead // 2, 1)
         done += finished
     write_out(out, match.page)
     return done
