@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,16 @@ from semistream.bench.peers.base import (
 from semistream.bench.side_by_side import (
     COLD,
     WARM,
+    Cell,
     PeersOptions,
+    Stream,
+    Turns,
     available,
     growth_options,
     run_peers,
 )
 from semistream.core.errors import SemiStreamError
+from semistream.testing import ManualClock
 from semistream.workloads import product_rows, sales
 
 ROWS = 5000
@@ -151,6 +156,31 @@ def test_all_cells_are_verified_and_have_ratios(open_folder: Path) -> None:
         assert (one.hit_share is not None) == (one.system in OURS)
         if one.system == OURS[0]:
             assert one.ratio_to_semistream == 1.0
+
+
+def test_the_first_of_many_micro_batches_of_a_turn_does_not_count(open_folder: Path) -> None:
+    """Each takes half a second by this clock: turns have time for many of them, or for two."""
+
+    class Ticking(ManualClock):
+        def now_ns(self) -> int:
+            self.advance(0.5)
+            return super().now_ns()
+
+    for turn_s, batches in [(8, 1 + 16), (1, 2)]:
+        options = replace(SMALL, systems=("polars",), rounds=1, seconds=2.0 * turn_s)
+        stream = Stream(sales(3000, products=ROWS, batch_rows=3000).read_all().to_batches()[0])
+        with ProductOracle(ROWS) as oracle:
+            expected = oracle.expected([stream.rows])
+        cell = Cell("64MB", 1.0, 1000, WARM)
+        peer = made("polars", open_folder)
+        with closing(Turns(peer, cell, options, stream, expected, Ticking())) as turns:
+            turns.warm_up()
+            before = turns._fed
+            turns.round()
+            assert turns._fed - before == 1000 * batches
+            turns.finish()
+            assert turns.result().verified
+            assert turns.result().rounds == (2000.0,)
 
 
 def test_a_system_without_enough_memory_is_a_result(

@@ -12,6 +12,7 @@ import pytest
 import semistream as ss
 from semistream.core.errors import OptionError
 from semistream.joins.sweepjoin import OFFERED, SweepJoin
+from semistream.testing import ManualClock
 from semistream.workloads.zipf import zipf_ranks
 
 KEYS = 40_000
@@ -147,6 +148,28 @@ def test_a_cache_without_merit_is_offered_fewer_rows_until_it_has_some(path: Pat
             joined(join, batch, drained=True)
         assert join.match.one_in == 1
         assert join.stats.since(learnt).hit_share > 0.99
+
+
+@pytest.mark.parametrize(
+    ("hits", "miss_ns", "options", "offered"),
+    [
+        (3000, 100, {}, OFFERED),  # 30 ns a row are saved, and asking takes 50
+        (3000, 1000, {}, 1),
+        (6000, 1, {}, 1),  # hardly any row was missed: what that takes is not known
+        (3000, 100, {"gap_pages": 1}, 1),  # the disk binds by decree
+        (3000, 100, {"clock": ManualClock()}, 1),  # no time was measured
+    ],
+)
+def test_a_cache_that_takes_more_time_than_it_saves_is_offered_fewer_rows(
+    path: Path, hits: int, miss_ns: float, options: dict[str, Any], offered: int
+) -> None:
+    with made(path, **options) as join:
+        for i in range(8):
+            joined(join, rows(5000, 1.0, start=5000 * i), drained=True)
+        assert 2 * join.cache.rows < 0.5 * KEYS, "hits would be those of chance"
+        join.cache.state.limit = join.cache.rows  # it is full
+        join._offer(hits, 10_000, miss_ns)
+        assert join.match.one_in == offered
 
 
 def test_hot_keys_are_cached_whatever_the_rows_of_pages(path: Path) -> None:

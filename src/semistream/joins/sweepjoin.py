@@ -97,9 +97,10 @@ MERIT, OFFERED, ASKED = 2, 32, 8
 rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
 the rows of a batch that is drained it is asked for those of one block in so many."""
 
-ASKING_NS = 50
+ASKING_NS, CLEAR_SHARE = 50, 0.5
 """What it takes to ask the cache for a row, and to offer it those that it lacks. A cache that saves
-less has no merit either."""
+less has no merit either. Of one that answers this share there is no doubt, and what it saves is
+known by few rows."""
 
 
 def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
@@ -532,7 +533,8 @@ class SweepJoin(IndexedJoin):
         asked, self._unasked = max(lookups - self._unasked, 1), 0
         share, by_chance = hits / asked, self.cache.rows / max(self.master.rows, 1)
         without_merit = share < MERIT * by_chance
-        if self.clock.real and not self._disk_bound and not self._pool_was_full:
+        measured = self.clock.real and not self._disk_bound and not self._pool_was_full
+        if measured and share < CLEAR_SHARE:
             without_merit = without_merit or share * miss_ns < ASKING_NS
         self.match.one_in = OFFERED if without_merit and self._cache_is_full else 1
         self.match.turn = self._loops
