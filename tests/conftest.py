@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from semistream.checks import Workspace
 from semistream.testing.postgres import PostgresMissingError, PostgresServer
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 THOROUGH = os.environ.get("SEMISTREAM_TESTS") == "thorough"
 """`make soak` sets it: all combinations, and all examples of properties."""
+
+# How long an example takes is the machine's affair, and others use it too.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 LONGEST_TEST_S = 240
 LONGEST_SLOW_TEST_S = 3600

@@ -167,7 +167,7 @@ def cache_scratch(workload: Workload) -> float:
 
 def index_scratch(workload: Workload) -> float:
     """Work space of a join by index."""
-    return 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 8 * workload.page_rows + 4096
+    return 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 8 * workload.page_rows + 8192
 
 
 def row_room(workload: Workload, memory_bytes: int) -> float:

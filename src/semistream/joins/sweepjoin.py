@@ -88,7 +88,7 @@ LEAST_LISTED = 4096
 UNEVEN = 1.25
 """A list of one of several parts has room for so many times its share of the rows."""
 
-OFFERED_SETTLED = 4
+OFFERED_SETTLED = 16
 """A full cache is offered the rows of one page in so many of a large batch that is drained: to look
 for one that gives its place up costs as much as to join several."""
 
