@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from semistream.bench.goals import GOALS, Goal, is_large, not_ahead, seen_of
+from semistream.bench.goals import (
+    DRAINED,
+    GOALS,
+    WAITING,
+    Goal,
+    is_large,
+    not_ahead,
+    seen_of,
+)
 from semistream.bench.peers import PEERS
 from semistream.bench.peers_report import write_report
 from semistream.bench.results import environment
@@ -62,17 +70,17 @@ def test_a_goal_covers_its_cells_only(other: dict[str, object]) -> None:
 def test_the_least_and_the_most_of_all_cells_are_seen() -> None:
     goal = Goal(("lmdb", "sqlite"), 3, 100_000)
     done = [cell("lmdb", 0.5, 0.2), cell("sqlite", 0.25, skew=0), cell("duckdb", 0.01)]
-    assert str(seen_of(goal, done, waiting=False)) == "2.0 to 4.0"
-    assert str(seen_of(goal, done[:1], waiting=True)) == "5.0"
-    assert seen_of(goal, done[2:], waiting=False) is None
+    assert str(seen_of(goal, done)[DRAINED]) == "2.0 to 4.0"
+    assert str(seen_of(goal, done[:1])[WAITING]) == "5.0"
+    assert seen_of(goal, done[2:]) == {}
 
 
 def test_peers_that_are_as_fast_are_told_if_the_master_is_large() -> None:
     small = cell("lmdb", 2.0, memory_bytes=ROWS * ROW_BYTES // 5)
     done = [cell("lmdb", 0.9), cell("duckdb", 1.25, 1.0), cell("semistream-drained", 1.0), small]
     assert not is_large(small)
-    found = [(one.system, waiting, times) for one, waiting, times in not_ahead(done)]
-    assert found == [("duckdb", False, 0.8), ("duckdb", True, 1.0)]
+    found = [(one.system, mode, times) for one, mode, times in not_ahead(done)]
+    assert found == [("duckdb", DRAINED, 0.8), ("duckdb", WAITING, 1.0)]
 
 
 def test_the_report_tells_goals_and_who_is_ahead(tmp_path: Path) -> None:
@@ -81,7 +89,11 @@ def test_the_report_tells_goals_and_who_is_ahead(tmp_path: Path) -> None:
     write_report(report, [cell("lmdb", 0.5), cell("sqlite", 0.2)], environment())
     written = report.read_text()
     assert "semistream is ahead of every system in every cell" in written
-    assert "| lmdb: 100,000 rows, warm, drained | 3 | 2.0 | 10.0 | **no** |" in written
-    assert "| sqlite: 100,000 rows, warm, drained | 4 | 5.0 | 10.0 | yes |" in written
-    write_report(report, [cell("lmdb", 1.25)], environment())
-    assert "| lmdb | warm | 5%, skew 1, 100 k | drained | 0.80 |" in report.read_text()
+    assert "| lmdb: 100,000 rows, warm | 3 | 2.0 | 10.0 | waiting only |" in written
+    assert "| sqlite: 100,000 rows, warm | 4 | 5.0 | 10.0 | yes |" in written
+    by_hand = cell("spark-rocksdb-lookup", 0.5)
+    write_report(report, [cell("lmdb", 1.25, 0.5), by_hand], environment())
+    written = report.read_text()
+    assert "| lmdb | warm | 5%, skew 1, 100 k | drained | 0.80 |" in written
+    assert "| lmdb: 100,000 rows, warm | 3 | 0.8 | 2.0 | **no** |" in written
+    assert "100,000 rows, warm, drained | 5 | 2.0 | 10.0 | **no** |" in written
