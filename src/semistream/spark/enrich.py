@@ -25,7 +25,7 @@ from semistream.spark.retry import retried
 from semistream.spark.schemas import arrow_schema, spark_schema
 from semistream.spark.versions import tidy
 from semistream.spark.waiting import held_back
-from semistream.spark.worker import MARK, Recipe
+from semistream.spark.worker import MARK, Recipe, operator_bytes
 from semistream.store.sql import Table, open_any
 
 POOL = "SEMISTREAM_JOIN"
@@ -108,8 +108,8 @@ def enrich(
         share = limit // operators
         with open_any(where, io=io, shard=0) if by_shard else nullcontext(opened) as part:
             result = _checked(
-                algorithm, part, operators, limit, on=on, schema=schema, how=how, memory=share,
-                columns=columns, **marks, **options,
+                algorithm, part, operators, limit, on=on, schema=schema, how=how,
+                memory=operator_bytes(share), columns=columns, **marks, **options,
             )  # fmt: skip
         version = opened.manifest.version
     if by_shard and wait_ms is not None:

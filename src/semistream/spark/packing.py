@@ -123,17 +123,22 @@ def unpacked(values: Iterable[pa.Buffer], schema: pa.Schema) -> Iterator[pa.Reco
     return gathered((batch for value in values for batch in unpack(value, schema)), 65_536)
 
 
-def gathered(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """Batches put together until they have at least this many rows; the last may have fewer."""
+def gathered(
+    batches: Iterable[pa.RecordBatch], rows: int | None = None, *, size_bytes: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Batches put together: until they have at least so many rows, or would have more bytes."""
     held: list[pa.RecordBatch] = []
-    count = 0
+    count, size = 0, 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        held.append(batch)
-        count += batch.num_rows
-        if count >= rows:
+        if held and size_bytes is not None and size + batch.nbytes > size_bytes:
             yield pa.concat_batches(held)
-            held, count = [], 0
+            held, count, size = [], 0, 0
+        held.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if rows is not None and count >= rows:
+            yield pa.concat_batches(held)
+            held, count, size = [], 0, 0
     if held:
         yield pa.concat_batches(held)

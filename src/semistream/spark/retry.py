@@ -175,7 +175,7 @@ class _Work:
 
     def did(self) -> JoinStats:
         """The counters of this call, a row that is tried again counted once."""
-        did = self.held.operator.stats.since(self._before)
+        did = self.held.did_since(self._before)
         dead_early = self.dead.rows - self.dead.unmatched
         return replace(did, rows_in=self._came + dead_early, rows_unmatched=0, rows_waiting=0)
 

@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,17 @@ import pyarrow as pa
 from semistream.core.clock import SystemClock
 from semistream.core.durations import parse_milliseconds
 from semistream.core.errors import StoreError
+from semistream.core.stats import JoinStats
 from semistream.joins.binding import On
 from semistream.joins.operator import Operator
+from semistream.joins.parallel import HAND
 from semistream.joins.registry import make_join
 from semistream.spark.versions import micro_batch, pinned_version
 from semistream.store.file import FileMaster
 from semistream.store.sql import Table, open_any
+
+HAND_SHARE = 8
+"""A task has this part of its memory for rows in hand: as they come, and put together."""
 
 MARK = "\0matched"
 """The operator's last column, where the rule for rows without a partner needs it."""
@@ -38,8 +43,9 @@ MARK = "\0matched"
 class Recipe:
     """Everything a task needs to know to join; made at the driver, sent to the workers.
 
-    `name` tells the joins of one application apart. `memory_bytes` is the share of one operator,
-    `keep` the number of operators that a worker may hold. `version` is used outside of a stream.
+    `name` tells the joins of one application apart. `memory_bytes` is the share of one operator
+    and the rows in hand for it, `keep` the number of operators that a worker may hold. `version` is
+    used outside of a stream.
     `missing` and `retry_for` are the rule for rows without a partner (`semistream.etl.unmatched`).
     """
 
@@ -65,6 +71,11 @@ class Recipe:
     def title(self) -> str:
         """What the master is called in reasons."""
         return self.master.name if isinstance(self.master, Table) else Path(self.master).name
+
+    @property
+    def hand_bytes(self) -> int:
+        """Memory for rows in hand."""
+        return self.memory_bytes - operator_bytes(self.memory_bytes)
 
     @property
     def retry_ms(self) -> int:
@@ -106,10 +117,15 @@ class Recipe:
             on=self.on,
             schema=self.stream_schema,
             how=self.how,
-            memory=self.memory_bytes,
+            memory=operator_bytes(self.memory_bytes),
             columns=self.columns,
             **options,
         )
+
+
+def operator_bytes(memory_bytes: int) -> int:
+    """What the operator has of the memory of a task."""
+    return memory_bytes - memory_bytes // HAND_SHARE
 
 
 @contextmanager
@@ -130,8 +146,20 @@ class Held:
 
     operator: Operator
     version: int
+    hand_bytes: int
     busy: bool = False
     used_ns: int = 0
+
+    def did_since(self, before: JoinStats) -> JoinStats:
+        """What the operator did after `before`; its memory is counted with that in hand."""
+        did, hand = self.operator.stats.since(before), self.hand_bytes
+        return replace(
+            did,
+            bytes_by_component={**did.bytes_by_component, HAND: hand},
+            bytes_in_use=did.bytes_in_use + hand,
+            bytes_peak=did.bytes_peak + hand,
+            bytes_limit=did.bytes_limit + hand,
+        )
 
     def close(self) -> None:
         """Free its memory, files and connections."""
@@ -165,7 +193,7 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
         held.version = version
     _make_room(recipe)
     if held is None:
-        held = Held(recipe.make(version, shard), version)
+        held = Held(recipe.make(version, shard), version, recipe.hand_bytes)
     _settle()
     _held[key] = held
     held.busy = True
