@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+import semistream.cost.auto as auto_module
 import semistream.joins.sweepjoin as sweepjoin_module
 import semistream.joins.waiting as waiting_module
 from semistream.checks import Workspace, cases, named
@@ -14,7 +15,9 @@ from semistream.checks.driving import ROOMY, cut, open_run
 from semistream.checks.workspace import Case
 from semistream.core.errors import CallOrderError
 from semistream.core.join import HOWS
-from semistream.joins.sweepjoin import SweepJoin
+from semistream.joins.registry import make_join
+from semistream.joins.sweepjoin import WAITING_NS, SweepJoin
+from semistream.store.reader import PageReader
 
 CASES = (
     cases.numbers,
@@ -119,3 +122,62 @@ def test_memory_lent_to_a_list_is_the_pools_again(workspace: Workspace) -> None:
         run.drained(pa.RecordBatch.from_pylist([], schema=whole.schema))
         table = run.table()
     workspace.assert_exact(table, case, "left", "first drained, then waiting")
+
+
+LARGE = 16_000_000
+"""Memory in which pages are seen through a window, also by one of two threads."""
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("algorithm", ["sweepjoin", "auto"])
+def test_batches_that_gain_nothing_by_waiting_are_drained(
+    algorithm: str, threads: int, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The master fits the memory: `auto` must not see that.
+    monkeypatch.setattr(auto_module, "fits", lambda workload, memory: False)
+    case = cases.uniform()
+    # From some thousand rows on it pays to look through all pages.
+    page_ns = 2000 * WAITING_NS / workspace.opened(case).pages
+    monkeypatch.setattr(PageReader, "seeing_ns", page_ns)
+    run = open_run(named(algorithm, threads=threads), workspace, case, "left", 2 * LARGE)
+    (whole,) = case.stream.combine_chunks().to_batches()
+    waited = []
+    with run.join as join:
+        start = 0
+        for rows in (100, 20_000, 100, 100, 10**6):
+            batch = whole.slice(start, rows)
+            start += batch.num_rows
+            run.pushed(batch)
+            waited.append(join.stats.rows_waiting)
+        run.finish()
+        table = run.table()
+    workspace.assert_exact(table, case, "left", "small and large batches")
+    assert waited[0] > 0
+    assert waited[1] == 0
+    assert 0 < waited[2] < waited[3]
+    assert waited[4] == 0
+
+
+def test_a_large_batch_is_drained_from_where_its_rows_would_wait(workspace: Workspace) -> None:
+    case = cases.uniform()
+    run = open_run(named("sweepjoin"), workspace, case, "left", LARGE)
+    (whole,) = case.stream.combine_chunks().to_batches()
+    with run.join as join:
+        # Nothing is known before the first row.
+        assert not join.drains(whole.num_rows)
+        run.push(whole.slice(0, 1))
+        assert join.drains(whole.num_rows)
+        assert not join.drains(1)
+
+
+@pytest.mark.parametrize("option", [{"io": "direct"}, {"max_wait": "1 second"}], ids=str)
+def test_rows_wait_where_the_disk_binds_or_a_bound_was_asked_for(
+    option: dict[str, str], workspace: Workspace
+) -> None:
+    case = cases.uniform()
+    path = workspace.master(case)
+    (whole,) = case.stream.combine_chunks().to_batches()
+    on, schema = case.on, case.stream.schema
+    with make_join("sweepjoin", path, on=on, schema=schema, memory=LARGE, **option) as join:
+        join.push(whole.slice(0, 1))
+        assert not join.drains(10**9)

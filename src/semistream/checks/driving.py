@@ -129,6 +129,14 @@ class Run:
         assert stats.rows_waiting == 0, f"{stats.rows_waiting} rows wait in a drained join"
         assert self.join.take() is None, "results were left in a drained join"
 
+    def pushed(self, batch: pa.RecordBatch) -> None:
+        """Take a batch in; its rows may wait."""
+        before = self.join.stats.rows_in
+        for result in self.join.pushed(batch):
+            self._keep(result)
+        assert self.look().rows_in == before + batch.num_rows, "not all rows of the batch came in"
+        self.take()
+
     def drain(self) -> None:
         """Drain the join by steps, which must not take for ever."""
         idle = 0

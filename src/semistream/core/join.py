@@ -81,10 +81,11 @@ class SemiStreamJoin(ABC):
     loop and returns results; `take` returns those that are ready without doing anything. With a
     bound on waiting, or where rows are shed, `is_due` says when else a `step` is wanted. `finish`
     drains: after it nothing waits, and `push` may be called again. `drained` does all of that for a
-    batch that is to be joined completely, and faster where a join knows how; its results are taken
-    to the end before anything else is called. `snapshot` may be called between
-    any two calls, `restore` only on a join that has not yet accepted a row. `close` ends it; after
-    that every call is an error. None of these block but for reads of the master, and none keeps a
+    batch that is to be joined completely, and faster where a join knows how; `pushed` takes a whole
+    batch in, and lets its rows wait unless it `drains` a batch of that size. The results of both
+    are taken to the end before anything else is called. `snapshot` may be called between any two
+    calls, `restore` only on a join that has not yet accepted a row. `close` ends it; after that
+    every call is an error. None of these block but for reads of the master, and none keeps a
     reference to a batch that was pushed.
 
     Each accepted row is, at any moment, matched, unmatched or waiting; no row waits for ever.
@@ -130,14 +131,27 @@ class SemiStreamJoin(ABC):
         yield from self.pushed(batch)
         yield from self.finish()
 
+    def drains(self, rows: int) -> bool:
+        """Whether a batch of so many rows is joined faster completely than beside rows that wait.
+
+        As far as is known now; for small batches it never is.
+        """
+        return False
+
     def pushed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Push all rows of a batch; the results that must go to make room for others."""
-        rest = batch.slice(self.push(batch))
+        """Take all rows of a batch in; the results that must go to make room for others.
+
+        Rows may wait afterwards, and results be ready.
+        """
+        rest = batch
         while rest.num_rows:
-            result = self.step()
+            if self.drains(rest.num_rows):
+                yield from self.drained(rest)
+                return
+            rest = rest.slice(self.push(rest))
+            result = self.step() if rest.num_rows else None
             if result is not None:
                 yield result
-            rest = rest.slice(self.push(rest))
 
     @abstractmethod
     def snapshot(self) -> Snapshot:

@@ -235,6 +235,9 @@ class AutoJoin(Operator):
         self._check_open()
         yield from self.at_work.finish()
 
+    def drains(self, rows: int) -> bool:
+        return self.at_work.drains(rows)
+
     def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._check_open()
         if isinstance(batch, pa.RecordBatch) and batch.num_rows:

@@ -87,14 +87,10 @@ def run(
     for batch in batches:
         if follow:
             yield from moved(operator)
-        rest = batch
-        while rest.num_rows:
-            accepted = operator.push(rest)
-            rest = rest.slice(accepted)
-            # A refusal asks for work; otherwise hand on what needed none.
-            result = operator.step() if rest.num_rows else operator.take()
-            if result is not None:
-                yield result
+        yield from operator.pushed(batch)
+        result = operator.take()
+        if result is not None:
+            yield result
         while operator.is_due:
             result = operator.step()
             if result is not None:

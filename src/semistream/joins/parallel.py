@@ -271,6 +271,11 @@ class ParallelJoin(SemiStreamJoin):
             if batch is not None:
                 yield batch
 
+    def drains(self, rows: int) -> bool:
+        return not self._may_be_one and all(
+            part.drains(rows // self._threads) for part in self._parts
+        )
+
     def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """As the contract says: every part looks for the rows that are its own."""
         self._check_open()

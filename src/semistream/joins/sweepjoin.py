@@ -97,6 +97,10 @@ MERIT, OFFERED, ASKED = 2, 32, 8
 rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
 the rows of a batch that is drained it is asked for those of one block in so many."""
 
+WAITING_NS = 100
+"""What it takes a row to wait: to be put in a slot of the pool, and to be found there later. Rows of
+a list are spared that, but each list has all pages looked through for its rows alone."""
+
 ASKING_NS, CLEAR_SHARE = 50, 0.5
 """What it takes to ask the cache for a row, and to offer it those that it lacks. A cache that saves
 less has no merit either. Of one that answers this share there is no doubt, and what it saves is
@@ -261,6 +265,15 @@ class SweepJoin(IndexedJoin):
                 self._plan_ahead()
             if self.join_planned() == FULL or not self.rows_waiting:
                 break
+
+    def drains(self, rows: int) -> bool:
+        """As the contract says: where so many rows gain less by waiting for each other than it
+        takes to look through all pages for them alone."""
+        if self._reader is None or self._deadline is not None or not self._reader.in_pieces:
+            return False
+        if self._list_room < LEAST_LISTED * LISTED_BYTES:
+            return False
+        return self.master.pages * self._reader.seeing_ns < rows * WAITING_NS
 
     def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """As the contract says: rows that must wait are listed, and copied when pages come."""

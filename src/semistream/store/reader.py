@@ -9,6 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -164,6 +165,14 @@ class PageReader:
         return not self.ring.heavy
 
     @property
+    def seeing_ns(self) -> float:
+        """What a page took of late that came with a window; infinite where none is opened."""
+        ring = self.ring
+        if not ring.window_bytes or ring.wary:
+            return inf
+        return float((ring.opening_ns + OPENING_NS) / (ring.opened + 1))
+
+    @property
     def in_flight(self) -> int:
         """Requests submitted and not yet used."""
         return int(self.ring.submitted - self.ring.taken)
@@ -202,10 +211,10 @@ class PageReader:
         if ring.told == SEE and ring.wary:
             ring.told = COPY
         if not ring.told:
-            see_ns = pages * (ring.opening_ns + OPENING_NS) / (ring.opened + 1)
+            see_ns = pages * self.seeing_ns
             copy_ns = wanted * (ring.copying_ns + COPYING_NS) / (ring.copied + 1)
-            sees = see_ns * (1 + bool(ring.companion)) < copy_ns and not ring.wary
-            ring.told = SEE if sees and ring.window_bytes else COPY
+            sees = see_ns * (1 + bool(ring.companion)) < copy_ns
+            ring.told = SEE if sees else COPY
             # A window may have come late once: after a while what it took is forgotten.
             self._refused = 0 if sees else self._refused + 1
             if self._refused % TRIED_AGAIN == TRIED_AGAIN - 1:
