@@ -11,8 +11,8 @@ import pytest
 from semistream import build_master
 from semistream.core.errors import OptionError
 from semistream.kernels.pages import shards_of
-from semistream.spark.packing import Packer, unpacked
-from semistream.spark.worker import Recipe
+from semistream.spark.packing import Packer, gathered, unpacked
+from semistream.spark.worker import Recipe, borrowed
 from semistream.store.file import open_master
 
 ROWS = 20_000
@@ -78,6 +78,30 @@ def test_values_may_be_put_together(master: Path) -> None:
     twice = pa.Table.from_batches(list(unpacked([pa.py_buffer(data + data)], STREAM.schema)))
     assert twice.num_rows == 2 * ROWS
     assert twice.slice(ROWS).equals(STREAM)
+
+
+def test_batches_are_put_together_up_to_a_number_of_rows_or_bytes() -> None:
+    batches = STREAM.to_batches(1000)
+    sizes = [one.num_rows for one in gathered(batches, 7000)]
+    assert sizes == [7000, 7000, 6000]
+    most = batches[0].nbytes * 4
+    by_size = list(gathered([batches[0].slice(0, 0), *batches], size_bytes=most))
+    assert all(one.nbytes <= most for one in by_size)
+    assert 3000 <= by_size[0].num_rows <= 4000
+    assert pa.Table.from_batches(by_size).equals(STREAM)
+    # One that is too large by itself comes as it is.
+    assert [one.num_rows for one in gathered(batches, size_bytes=1)] == [1000] * len(batches)
+
+
+def test_rows_in_hand_are_counted_with_the_memory(master: Path) -> None:
+    one = recipe(master)
+    with borrowed(one) as held:
+        did = held.did_since(held.operator.stats)
+        limit = held.operator.budget.limit_bytes
+    assert did.bytes_limit == one.memory_bytes == limit + one.hand_bytes
+    assert did.bytes_by_component["rows in hand"] == one.hand_bytes == one.memory_bytes // 8
+    assert sum(did.bytes_by_component.values()) == did.bytes_in_use <= did.bytes_peak
+    held.close()
 
 
 def test_a_shard_opens_alone(master: Path) -> None:
