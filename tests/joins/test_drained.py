@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -172,7 +173,7 @@ def test_a_large_batch_is_drained_from_where_its_rows_would_wait(workspace: Work
 
 @pytest.mark.parametrize("option", [{"io": "direct"}, {"max_wait": "1 second"}], ids=str)
 def test_rows_wait_where_the_disk_binds_or_a_bound_was_asked_for(
-    option: dict[str, str], workspace: Workspace
+    option: dict[str, Any], workspace: Workspace
 ) -> None:
     case = cases.uniform()
     path = workspace.master(case)

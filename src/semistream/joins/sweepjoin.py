@@ -98,8 +98,8 @@ rows of one page in so many: keys are alike, and to change one for another is wo
 the rows of a batch that is drained it is asked for those of one block in so many."""
 
 WAITING_NS = 100
-"""What it takes a row to wait: to be put in a slot of the pool, and to be found there later. Rows of
-a list are spared that, but each list has all pages looked through for its rows alone."""
+"""What it takes a row to wait: to be put in a slot of the pool, and to be found there later. Rows
+of a list are spared that, but each list has all pages looked through for its rows alone."""
 
 ASKING_NS, CLEAR_SHARE = 50, 0.5
 """What it takes to ask the cache for a row, and to offer it those that it lacks. A cache that saves
