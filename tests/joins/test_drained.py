@@ -171,6 +171,21 @@ def test_a_large_batch_is_drained_from_where_its_rows_would_wait(workspace: Work
         assert not join.drains(1)
 
 
+def test_a_pool_that_fills_when_the_head_is_at_the_end_is_swept(workspace: Workspace) -> None:
+    case = cases.uniform()
+    run = open_run(named("sweepjoin"), workspace, case, "anti", 600_000)
+    (whole,) = case.stream.combine_chunks().to_batches()
+    with run.join as join:
+        run.drained(whole.slice(0, 7000))
+        assert isinstance(join, SweepJoin)
+        # As a batch that was drained may leave it: a sweep is over before anything is read.
+        join._position = join.master.pages
+        run.offer(whole.slice(7000, 20_000))
+        run.drained(whole.slice(27_000))
+        table = run.table()
+    workspace.assert_exact(table, case, "anti", "a sweep without reads")
+
+
 @pytest.mark.parametrize("option", [{"io": "direct"}, {"max_wait": "1 second"}], ids=str)
 def test_rows_wait_where_the_disk_binds_or_a_bound_was_asked_for(
     option: dict[str, Any], workspace: Workspace

@@ -516,10 +516,9 @@ class SweepJoin(IndexedJoin):
         if self.absent is None and unmatched > ABSENT_SHARE * lookups:
             self._plan_filter()
         if self._pool_was_full:
-            wait_per_row = wait / lookups
-            saved = joining / lookups
-            measured = self.clock.real and not self._disk_bound
-            self._set_worth(wait_per_row / (wait_per_row + saved) if measured else 1.0)
+            # A batch that was drained may have left the head at the end: nothing was read then.
+            measured = self.clock.real and not self._disk_bound and wait + joining > 0
+            self._set_worth(wait / (wait + joining) if measured else 1.0)
         else:
             self._set_worth(0.0)
         refused = self.cache.state.refused
