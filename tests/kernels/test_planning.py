@@ -22,6 +22,7 @@ from semistream.kernels.planning import (
     sort_words,
     sweep_runs,
 )
+from semistream.kernels.reading import PIECE_BYTES, RING, TRIES, WHOLE
 from semistream.kernels.struct import Struct
 from semistream.kernels.waiting import MARKED, WAITING
 from tests.examples import examples
@@ -109,6 +110,36 @@ def test_greedy_is_optimal_without_a_limit(pages: list[int], gap: int) -> None:
     assert cost(runs, seek, 1.0) == pytest.approx(cheapest(pages, seek, 1.0, 1000))
 
 
+PIECE_PAGES = 4
+
+
+class Pieces:
+    """A window's ring for pages of some shards, of which some pieces come whole."""
+
+    def __init__(self, starts: list[int], whole: set[int]) -> None:
+        counts = [-(-(end - first) // PIECE_PAGES) for first, end in pairwise(starts)]
+        self.starts, self.begins = starts, np.cumsum([0, *counts], dtype=np.int64)
+        self.whole = whole
+        known = [WHOLE if piece in whole else TRIES for piece in range(int(self.begins[-1]))]
+        self.ring = Struct(
+            RING,
+            window_bytes=PIECE_BYTES,
+            page_bytes=PIECE_BYTES // PIECE_PAGES,
+            shard_start=np.array(starts, np.int64),
+            pieces=np.array([*known, 0], np.uint8),
+            piece_start=self.begins,
+        )
+
+    def shown(self, page: int) -> bool:
+        shard = int(np.searchsorted(self.starts, page, side="right")) - 1
+        return int(self.begins[shard]) + (page - self.starts[shard]) // PIECE_PAGES in self.whole
+
+    def widest(self, before: int, after: int, gap: int, seen_gap: int) -> tuple[int, int]:
+        """The gap that is read through between two pages in any case, and that may be."""
+        shown = [self.shown(page) for page in range(before, after)]
+        return (seen_gap if all(shown) else gap), (seen_gap if any(shown) else gap)
+
+
 class Master:
     """Pages of some shards; `continued` says where keys go on, `waiting` where rows wait."""
 
@@ -155,7 +186,7 @@ masters = st.builds(
 )
 
 
-def swept(master: Master, gap: int, longest: int, room: int) -> Runs:
+def swept(master: Master, pieces: Pieces, gaps: tuple[int, int], longest: int, room: int) -> Runs:
     runs: Runs = []
     position = 0
     while True:
@@ -163,8 +194,9 @@ def swept(master: Master, gap: int, longest: int, room: int) -> Runs:
         count, position = sweep_runs(
             master.rows.kernel,
             master.index.kernel,
+            pieces.ring.kernel,
             position,
-            gap,
+            *gaps,
             longest,
             array,
             master.pages,
@@ -181,19 +213,34 @@ def swept(master: Master, gap: int, longest: int, room: int) -> Runs:
 @given(
     master=masters,
     gap=st.integers(0, 5),
+    seen_gap=st.integers(0, 12),
     longest=st.integers(1, 12),
     room=st.integers(1, 5),
+    whole=st.sets(st.integers(0, 60)),
 )
-@example(master=Master([9], {1, 2, 3, 4}, {0}), gap=0, longest=2, room=1)
-@example(master=Master([5, 9], {6, 7, 8}, {1, 5, 13}), gap=2, longest=1, room=2)
+@example(master=Master([9], {1, 2, 3, 4}, {0}), gap=0, seen_gap=0, longest=2, room=1, whole=set())
+@example(
+    master=Master([5, 9], {6, 7, 8}, {1, 5, 13}), gap=2, seen_gap=0, longest=1, room=2, whole=set()
+)
+@example(
+    master=Master([40], set(), {0, 10, 21, 30}),
+    gap=1,
+    seen_gap=11,
+    longest=12,
+    room=2,
+    whole={0, 5},
+)
 @settings(deadline=None, max_examples=examples(400))
 def test_a_sweep_reads_every_page_that_is_wanted(
-    master: Master, gap: int, longest: int, room: int
+    master: Master, gap: int, seen_gap: int, longest: int, room: int, whole: set[int]
 ) -> None:
     """Over as many calls as it takes. Nothing is joined meanwhile: rows have not moved on yet when
     the next runs are planned."""
-    runs = swept(master, gap, longest, room)
-    assert swept(master, gap, longest, room) == runs, "what hangs is found again"
+    pieces = Pieces(master.starts, whole)
+    seen_gap = max(gap, min(seen_gap, longest))
+    runs = swept(master, pieces, (gap, seen_gap), longest, room)
+    again = swept(master, pieces, (gap, seen_gap), longest, room)
+    assert again == runs, "what hangs is found again"
     for (first, length), (following, _) in pairwise(runs):
         assert first + length <= following
     read = set()
@@ -207,12 +254,14 @@ def test_a_sweep_reads_every_page_that_is_wanted(
         for page in unwanted:
             before = max(p for p in wanted if p < page)
             after = min(p for p in wanted if p > page)
-            assert after - before - 1 <= gap
+            assert after - before - 1 <= pieces.widest(before, after, gap, seen_gap)[1]
         read |= set(pages)
     assert wanted <= read
     for before, after in pairwise(sorted(wanted)):
-        if after - before - 1 <= gap and master.shard(before) == master.shard(after):
-            assert read.issuperset(range(before, after)), "a seek over a small gap"
+        if master.shard(before) == master.shard(after):
+            least, _ = pieces.widest(before, after, gap, seen_gap)
+            if after - before - 1 <= least:
+                assert read.issuperset(range(before, after)), "a seek over a small gap"
 
 
 @given(master=masters, span=st.integers(1, 4), longest=st.integers(4, 9), data=st.data())
@@ -303,14 +352,22 @@ def test_words_are_sorted_by_page_and_then_by_row(drawn: tuple[int, list[int]]) 
 
 @given(
     st.lists(st.integers(0, 59), min_size=1, max_size=40),
+    st.integers(0, 5),
     st.integers(0, 12),
     st.integers(1, 9),
     st.integers(1, 4),
     st.lists(st.booleans(), min_size=60, max_size=60),
+    st.sets(st.integers(0, 16)),
 )
 @settings(max_examples=examples(100), deadline=None)
 def test_runs_of_listed_rows_are_those_of_a_sweep(
-    listed: list[int], gap: int, longest: int, room: int, continued: list[bool]
+    listed: list[int],
+    gap: int,
+    seen_gap: int,
+    longest: int,
+    room: int,
+    continued: list[bool],
+    whole: set[int],
 ) -> None:
     """Page for page, in as many calls as it takes; pages that go on with a key are wanted too."""
     pages, starts = 60, np.array([0, 25, 60], np.int64)
@@ -320,11 +377,14 @@ def test_runs_of_listed_rows_are_those_of_a_sweep(
     words = np.array(sorted(page << 32 | row for row, page in enumerate(listed)), np.int64)
     match = Struct(MATCH, words=words, listed=len(words))
     gap = min(gap, longest)
+    seen_gap = max(gap, min(seen_gap, longest))
+    pieces = Pieces(starts.tolist(), whole)
+    ring = pieces.ring.kernel
     plan = np.zeros(2, np.int64)
     read: list[int] = []
     while True:
         runs = np.zeros((room, 2), np.int64)
-        count = listed_runs(match.kernel, index.kernel, plan, gap, longest, runs)
+        count = listed_runs(match.kernel, index.kernel, ring, plan, gap, seen_gap, longest, runs)
         if count == 0:
             break
         for first, length in runs[:count].tolist():
@@ -340,4 +400,7 @@ def test_runs_of_listed_rows_are_those_of_a_sweep(
     for before, after in pairwise(sorted(wanted)):
         between = [page for page in read if before < page < after]
         assert len(between) in (0, after - before - 1)
-        assert len(between) <= gap
+        least, most = pieces.widest(before, after, gap, seen_gap)
+        assert len(between) <= most
+        if after - before - 1 <= least and (before < 25) == (after < 25):
+            assert len(between) == after - before - 1, "a seek over a small gap"

@@ -23,7 +23,7 @@ from semistream.kernels.reading import (
     ADVISED,
     ASYNC,
     DONE,
-    HEAVY,
+    OFTEN,
     OPEN,
     PIECE_BYTES,
     REQ_BUFFER,
@@ -31,7 +31,10 @@ from semistream.kernels.reading import (
     REQ_FIRST,
     REQ_STATUS,
     REQUEST_WORDS,
+    TRIES,
+    UNKNOWN,
     WARY,
+    WHOLE,
     WORKERS,
     submit,
 )
@@ -219,16 +222,62 @@ def test_a_run_over_the_end_of_a_window_is_seen_through_two(wide: FileMaster) ->
     found.close()
 
 
-def test_windows_that_come_page_by_page_are_opened_for_half_of_the_pages(wide: FileMaster) -> None:
+def test_pieces_that_come_page_by_page_are_seen_for_half_of_the_pages(wide: FileMaster) -> None:
     found = wide.reader(1024, windows=True)
-    some = [(at, 16) for at, _ in runs_of(wide, step=64)]
-    found.ring.heavy = HEAVY
-    assert read(found, some)
-    assert not found.looks
-    assert 0 < found.ring.heavy < HEAVY
-    found.ring.heavy = 0
-    assert read(found, some)
+    few, half = ([(at, min(most, count)) for at, count in runs_of(wide)] for most in (16, 32))
+    wide._pieces[:] = TRIES
+    assert not found.in_pieces
+    assert read(found, few)
+    assert found.ring.view_end == 0
+    assert read(found, half)
     assert found.ring.view_end > 0
+    wide._pieces[:] = WHOLE
+    assert found.in_pieces
+    assert read(found, few)
+    assert found.looks
+    found.close()
+
+
+def test_what_is_found_out_about_a_piece_is_known_to_all_readers(wide: FileMaster) -> None:
+    """How the operating system keeps a file is up to it: either is right."""
+    found = wide.reader(1024, windows=True)
+    assert read(found, 2 * runs_of(wide))
+    assert set(wide._pieces.tolist()) <= {TRIES, WHOLE}
+    other = wide.reader(1024, windows=True)
+    assert other.in_pieces == found.in_pieces
+    found.close()
+    other.close()
+
+
+def test_pieces_that_came_page_by_page_are_tried_again_some_time(wide: FileMaster) -> None:
+    """Not all at once: the operating system may have put some of them together meanwhile."""
+    found = wide.reader(1024, windows=True)
+    found.ring.pagewise = OFTEN
+    few = [(at, 1) for at, _ in runs_of(wide, step=20)]
+    assert read(found, few)
+    known = wide._pieces.copy()
+    assert known.min() > UNKNOWN
+    assert len(set(known.tolist())) > 1, "at different times"
+    for _ in range(2 * TRIES):
+        if mapped_kib(wide.path):
+            break
+        assert read(found, [(at, 16) for at, _ in runs_of(wide)])
+    assert mapped_kib(wide.path)
+    found.close()
+
+
+def test_of_pieces_of_both_kinds_each_is_seen_or_copied(wide: FileMaster) -> None:
+    """Also if pages are to be seen wherever that pays."""
+    found = wide.reader(1024, windows=True)
+    found.borrow(10**12)
+    wide._pieces[:] = TRIES
+    wide._pieces[1::2] = WHOLE
+    before = found.ring.copied
+    assert found.decide(wide.pages, wide.pages)
+    assert read(found, [(at, 1) for at, _ in runs_of(wide, step=20)])
+    assert found.ring.opened > 0
+    assert found.ring.copied > before
+    assert (wide._pieces[::2] < TRIES).all(), "no window was opened there"
     found.close()
 
 

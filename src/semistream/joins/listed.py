@@ -65,9 +65,18 @@ class ListedRows:
         """Listed rows that have not come into slots."""
         return int(self._match.listed - self._match.brought)
 
-    def plan(self, index: Struct, gap: int, longest: int, runs: npt.NDArray[np.int64]) -> int:
-        """Write the next runs of pages to read; how many."""
-        return int(listed_runs(self._match.kernel, index.kernel, self._plan, gap, longest, runs))
+    def plan(
+        self,
+        index: Struct,
+        ring: Struct,
+        gaps: tuple[int, int],
+        longest: int,
+        runs: npt.NDArray[np.int64],
+    ) -> int:
+        """Write the next runs of pages to read; how many. See `sweep_runs` for both gaps."""
+        match = self._match.kernel
+        found = listed_runs(match, index.kernel, ring.kernel, self._plan, *gaps, longest, runs)
+        return int(found)
 
     @property
     def is_blocked(self) -> bool:

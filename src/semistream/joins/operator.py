@@ -436,15 +436,18 @@ class Operator(SemiStreamJoin):
     def _least_heap(self) -> int:
         """Room for the byte strings that a stream row makes of one page: a result per pair."""
         pairs = min(self.master.manifest.longest_run, self.master.most_rows_per_page)
-        stream = max(int(pairs * 4 * self._blob_bytes), self.row_room(self._blob_bytes))
-        return self.master.page_bytes + stream
+        # Not rounded as the room for a row is: were both to grow at once, a byte more of memory
+        # would need two more, and could be refused where less was not.
+        row = self.row_room(self._blob_bytes, rounding=LONGEST_ROW_SHARE // 2)
+        return self.master.page_bytes + max(int(pairs * 4 * self._blob_bytes), row)
 
-    def row_room(self, blob_bytes: float) -> int:
+    def row_room(self, blob_bytes: float, rounding: int = 0) -> int:
         """Bytes in which the byte strings of one stream row are put together; longer ones ask
         for more memory."""
         if not self.binding.layout.has_bytes:
             return 0
-        return max(self.budget.limit_bytes // LONGEST_ROW_SHARE, int(16 * blob_bytes), 1024)
+        share = (self.budget.limit_bytes + rounding) // LONGEST_ROW_SHARE
+        return max(share, int(16 * blob_bytes), 1024)
 
     def need_scratch(self, waiting: WaitingRows, size_bytes: int, other_bytes: int) -> None:
         """Make room for a row with byte strings of this length."""

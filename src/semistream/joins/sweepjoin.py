@@ -33,15 +33,12 @@ from semistream.store.reader import WINDOW_SHARE
 GAP_BYTES = {"direct": 12_288, "buffered": 4096}
 """Gaps that are read through on today's disks: a separate request costs about as much."""
 
-SEEN_GAP = 6
-"""Gaps, in pages, where pages are seen through windows and not copied: in longer runs the memory of
-more rows is on its way at once."""
-
 BUFFER_PART, RUNS_IN_BUFFER = 10, 4
 """The read buffer is this part of the memory, and takes this many runs of the greatest length."""
 
-PIECE_PART = 4
-"""It is up to this part of the memory if it has a piece then, into which a disk writes at once, or
+WINDOW_PART, PIECE_PART = 5, 4
+"""With a window it is this part: each window that is taken out stops the other threads for a
+moment. It is up to the other part if it has a piece then, into which a disk writes at once, or
 which shows pages without copying them."""
 
 LONGEST_RUN_BYTES = 256 * 1024
@@ -97,9 +94,9 @@ MERIT, OFFERED, ASKED = 2, 32, 8
 rows of one page in so many: keys are alike, and to change one for another is work for nothing. Of
 the rows of a batch that is drained it is asked for those of one block in so many."""
 
-WAITING_NS = 100
-"""What it takes a row to wait: to be put in a slot of the pool, and to be found there later. Rows
-of a list are spared that, but each list has all pages looked through for its rows alone."""
+WAITING_NS = 25
+"""What waiting costs a row of the stream, beside a list: rows that wait are put in slots of the
+pool, and found there later. But each list has all pages looked through for its rows alone."""
 
 ASKING_NS, CLEAR_SHARE = 50, 0.5
 """What it takes to ask the cache for a row, and to offer it those that it lacks. A cache that saves
@@ -109,11 +106,13 @@ known by few rows."""
 
 def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
     """The read buffer's part of a memory, in whole pages."""
-    size = min(limit_bytes // BUFFER_PART, MOST_BUFFER_BYTES[io])
+    most = MOST_BUFFER_BYTES[io]
+    size = min(limit_bytes // BUFFER_PART, most)
     in_pieces = -(-size // HUGE_BYTES) * HUGE_BYTES
     if io == "buffered":
         # A window, with room for copies beside it.
-        in_pieces = max(size, int(HUGE_BYTES / WINDOW_SHARE) + page_bytes)
+        window = min(limit_bytes // WINDOW_PART, most)
+        in_pieces = max(window, int(HUGE_BYTES / WINDOW_SHARE) + page_bytes)
     if in_pieces <= limit_bytes // PIECE_PART:
         size = in_pieces
     return max(size // page_bytes, 2) * page_bytes
@@ -426,14 +425,17 @@ class SweepJoin(IndexedJoin):
         """Plan runs from the head's position on; at the end of the master, a sweep is over."""
         if self.listed.count and self._plan_listed():
             return
-        gap = self._gap(self._peak_rows)
+        assert self._reader is not None
+        seen_gap = self._seen_gap(self._peak_rows)
         for _ in range(2):
             room = np.empty((self.most_runs - self.runs_left, 2), np.int64)
             count, self._position = sweep_runs(
                 self.waiting.state.kernel,
                 self.master.index.kernel,
+                self._reader.ring.kernel,
                 self._position,
-                gap,
+                self._gap_pages,
+                seen_gap,
                 self._longest_run,
                 room,
                 self.master.pages,
@@ -455,26 +457,25 @@ class SweepJoin(IndexedJoin):
             if self.waiting.rows:
                 return False
             self.listed.plan_again()
-        gap, longest, most = self._gap_pages, self._longest_run, self.most_runs
+        seen_gap, longest, most = self._gap_pages, self._longest_run, self.most_runs
         if self._reader.decide(self.master.pages, self.listed.pages):
             # Pages between wanted ones cost nothing. Should the cache turn out to lack pages, few
             # are read in vain.
-            gap, longest, most = self._longest_seen, self._longest_seen, MOST_SEEN
+            seen_gap = longest = self._longest_seen
+            most = MOST_SEEN
         room = np.empty((max(most - self.runs_left, 0), 2), np.int64)
-        count = self.listed.plan(self.master.index, gap, longest, room)
+        gaps = self._gap_pages, seen_gap
+        count = self.listed.plan(self.master.index, self._reader.ring, gaps, longest, room)
         if count:
             self.plan_runs(room[:count])
         return count > 0 or self.reads_pending
 
-    def _gap(self, rows: int) -> int:
-        """How many pages that nobody wants are read through, rather than to ask twice."""
+    def _seen_gap(self, rows: int) -> int:
+        """How many pages that nobody wants are gone through where the window shows them."""
         assert self._reader is not None
-        if self._reader.looks and not self._disk_bound:
-            pages_per_row = self.master.pages / max(rows, 1)
-            if self._reader.in_pieces and pages_per_row <= SEEN_SHARE:
-                return self._longest_run
-            if pages_per_row <= 2:
-                return SEEN_GAP
+        dense = self.master.pages <= SEEN_SHARE * max(rows, 1)
+        if dense and self._reader.looks and not self._disk_bound:
+            return self._longest_run
         return self._gap_pages
 
     # The share between pool and cache.

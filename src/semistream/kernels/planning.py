@@ -14,6 +14,7 @@ import numpy.typing as npt
 from semistream.kernels.jit import inlined, kernel
 from semistream.kernels.memory import at, load_i32
 from semistream.kernels.pages import is_continued
+from semistream.kernels.reading import shows
 from semistream.kernels.waiting import next_wanted
 
 _I64 = npt.NDArray[np.int64]
@@ -23,19 +24,30 @@ DIGIT_BITS = 11
 cache."""
 
 
+@inlined
+def widest(ring: Any, shard: int, page: int, gap: int, seen_gap: int) -> int:
+    """The longest gap behind a page that is read through."""
+    if seen_gap > gap and shows(ring, shard, page):
+        return seen_gap
+    return gap
+
+
 @kernel
 def sweep_runs(
     waiting: Any,
     index: Any,
+    ring: Any,
     position: int,
     gap: int,
+    seen_gap: int,
     longest: int,
     runs: _I64,
     stop: int,
 ) -> tuple[int, int]:
     """Runs over the pages that rows wait for, from `position` on, in order, up to page `stop`.
 
-    Gaps of at most `gap` pages are read through, in several runs where they are longer than one. A
+    Gaps of at most `gap` pages are read through, in several runs where they are longer than one;
+    of `seen_gap` pages where the ring's window may show them. A
     run is at most `longest` pages long and stays in one shard. Pages that continue a wanted page's
     last key are wanted too. Returns the number of runs and the position after them.
     """
@@ -52,14 +64,15 @@ def sweep_runs(
         while at(index.shard_start, shard + 1) <= last:
             shard += 1
         first = last
-        if 0 < page and last - page <= gap and at(index.shard_start, shard) <= page:
-            first = page
+        if 0 < page and at(index.shard_start, shard) <= page:
+            if last - page <= widest(ring, shard, page, gap, seen_gap):
+                first = page
         end = min(stop, at(index.shard_start, shard + 1), first + longest)
-        probe = last + 1
-        while probe < end and probe - last <= gap + 1:
+        probe, through = last + 1, widest(ring, shard, last, gap, seen_gap)
+        while probe < end and probe - last <= through + 1:
             carried = last == probe - 1 and is_continued(index, probe)
             if load_i32(waiting.tail + 4 * probe) >= 0 or carried:
-                last = probe
+                last, through = probe, widest(ring, shard, probe, gap, seen_gap)
             probe += 1
         last = min(last, end - 1)
         runs[count, 0], runs[count, 1] = first, last - first + 1
@@ -105,7 +118,16 @@ def sort_words(words: _I64, other: _I64, pages: int) -> int:
 
 
 @kernel
-def listed_runs(match: Any, index: Any, plan: _I64, gap: int, longest: int, runs: _I64) -> int:
+def listed_runs(
+    match: Any,
+    index: Any,
+    ring: Any,
+    plan: _I64,
+    gap: int,
+    seen_gap: int,
+    longest: int,
+    runs: _I64,
+) -> int:
     """Runs over the pages of listed rows, which are sorted, as `sweep_runs` makes them; how many.
 
     `plan` has the next word of the list, and the page after the last run.
@@ -123,8 +145,9 @@ def listed_runs(match: Any, index: Any, plan: _I64, gap: int, longest: int, runs
         while at(index.shard_start, shard + 1) <= wanted:
             shard += 1
         first = wanted
-        if 0 < page and wanted - page <= gap and at(index.shard_start, shard) <= page:
-            first = page
+        if 0 < page and at(index.shard_start, shard) <= page:
+            if wanted - page <= widest(ring, shard, page, gap, seen_gap):
+                first = page
         end = min(at(index.shard_start, shard + 1), first + longest)
         last = min(wanted, end - 1)
         while last + 1 < end:
@@ -136,7 +159,7 @@ def listed_runs(match: Any, index: Any, plan: _I64, gap: int, longest: int, runs
             if word == match.listed:
                 break
             wanted = at(match.words, word) >> 32
-            if wanted >= end or wanted - last > gap + 1:
+            if wanted >= end or wanted - last > widest(ring, shard, last, gap, seen_gap) + 1:
                 break
             last = wanted
         runs[count, 0], runs[count, 1] = first, last - first + 1

@@ -93,14 +93,18 @@ piece at the cost of one page, if it lies as in the file. With other pages it br
 neighbours. So windows are made of whole pieces, and lie as in the file."""
 
 LIGHT, OPENS, STAYS = 4, 32, 56
-"""A window is opened where so many 64ths of a stretch were asked for if it comes in pieces. If it
-comes page by page, wanted or not, so many must have been asked for, and others follow while it is
-so many: those who see pages through windows ask for more in gaps. Taking one out stops other
+"""A window is opened where so many 64ths of a stretch were asked for if its pieces come whole. If
+they come page by page, wanted or not, so many must have been asked for, and others follow while it
+is so many: those who see pages through windows ask for more in gaps. Taking one out stops other
 threads for a moment."""
 
-OFTEN, HEAVY = 4, 4096
-"""Windows in a row that must have come page by page, and requests after which it is tried again
-whether they do."""
+UNKNOWN, TRY, WHOLE, TRIES = 0, 1, 255, 64
+"""What is known of a piece: nothing, that it is to be tried, that it came whole. Other numbers say
+that it came page by page, and after how many passes it is tried again."""
+
+FAULTS, OFTEN = 2, 4
+"""A piece that came with more faults came page by page. When so many in a row did, those of which
+nothing is known are taken to."""
 
 WARY = 64
 """Requests that the operating system's cache must answer before windows are tried again."""
@@ -134,8 +138,9 @@ microseconds."""
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
     # words for messages and the time, records of asynchronous reads, a bit per page that was
-    # checked (0: none is to be checked), and where in its file each page lies (0: in their order).
-    "buffer requests files shard_start message iocbs checked places "
+    # checked (0: none is to be checked), where in its file each page lies (0: in their order), a
+    # byte per piece of the files, and where those of each shard begin.
+    "buffer requests files shard_start message iocbs checked places pieces piece_start "
     # Pages of the ring, bytes of a page, most requests in flight.
     "ring_pages page_bytes depth "
     # Requests ever submitted and given back; where the next buffer begins; pages in use.
@@ -154,12 +159,11 @@ RING = struct_type(
     "reach_at reach_bytes reach_file reach_from "
     # The window: its bytes (0: there is none). Where the pieces lie that are brought in (0:
     # nowhere), their bytes, where the first page of the view lies, which pages are in it, and the
-    # last request that looks at it. Requests to go before one is opened again, and before it is
-    # tried whether it comes in pieces; windows in a row that did not. The stretch that is being
-    # read: its first page, its end, and how many pages were asked for. Pages of the run at hand
-    # that were submitted.
-    "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary heavy "
-    "pagewise stretch stretch_end asked begun "
+    # last request that looks at it. Requests to go before one is opened again, and pieces in a row
+    # that came page by page. The stretch that is being read: its first page, its end, and how many
+    # pages were asked for. Pages of the run at hand that were submitted.
+    "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary pagewise "
+    "stretch stretch_end asked begun "
     # What whoever asks has decided: to see pages, to copy them, or (0) nothing. Pages that came
     # with windows and pages that were copied, and the time that either took.
     "told opened opening_ns copied copying_ns"
@@ -284,7 +288,6 @@ def copy_cached(ring: Any, request: int, box: int) -> None:
         store_shared(request + REQ_STATUS, PENDING)
     else:
         ring.wary = max(ring.wary - 1, 0)
-        ring.heavy = max(ring.heavy - 1, 0)
         if ring.measure != 0:
             # The companion copies too, and a sum may be lost: these are for an estimate.
             ring.copied, ring.copying_ns = (
@@ -426,12 +429,99 @@ def close_window(ring: Any) -> None:
 
 
 @inlined
-def open_window(ring: Any, request: int, shard_end: int) -> bool:
-    """Bring in the pages from a request's first on, to the end of the pieces that fit."""
+def comes_small(known: int) -> bool:
+    """Whether what is known of a piece says that it comes page by page."""
+    return known > TRY and known < WHOLE
+
+
+@inlined
+def is_small(ring: Any, piece: int) -> bool:
+    """Whether a piece is taken to come page by page."""
+    known = np.int64(load_u8(ring.pieces + piece))
+    return comes_small(known) or (known == UNKNOWN and ring.pagewise >= OFTEN)
+
+
+@inlined
+def note_piece(ring: Any, piece: int, known: int) -> None:
+    """Note what is known of a piece, for all readers of the master."""
+    store_u8(ring.pieces + piece, np.uint8(known))
+
+
+@inlined
+def pass_by(ring: Any, piece: int) -> None:
+    """No window is opened at a piece: one that is small is tried again some time."""
+    known = np.int64(load_u8(ring.pieces + piece))
+    if known == UNKNOWN and is_small(ring, piece):
+        # Not all of them at once.
+        note_piece(ring, piece, piece % TRIES + TRY + 1)
+    elif comes_small(known):
+        note_piece(ring, piece, known - 1)
+
+
+@inlined
+def piece_at(ring: Any, request: int, shard: int) -> int:
+    """The piece in which a request begins."""
+    return at(ring.piece_start, shard) + place_at(ring, request, 0) * ring.page_bytes // PIECE_BYTES
+
+
+@inlined
+def shows(ring: Any, shard: int, page: int) -> bool:
+    """Whether a window may show a page at next to no cost, as its piece comes whole."""
+    if ring.window_bytes == 0:
+        return False
+    place = page - at(ring.shard_start, shard)
+    if ring.places != 0:
+        place = np.int64(load_u32(ring.places + 4 * page))
+    return not is_small(ring, at(ring.piece_start, shard) + place * ring.page_bytes // PIECE_BYTES)
+
+
+@inlined
+def pages_alike(ring: Any, request: int, shard: int) -> int:
+    """Pages from a request's first on, as many as a window shows, in pieces that come alike."""
+    begin, zero = piece_at(ring, request, shard), at(ring.piece_start, shard)
+    small, end = is_small(ring, begin), begin + 1
+    most = min(begin + ring.window_bytes // PIECE_BYTES, at(ring.piece_start, shard + 1))
+    while end < most and is_small(ring, end) == small:
+        end += 1
+    return (end - zero) * PIECE_BYTES // ring.page_bytes - place_at(ring, request, 0)
+
+
+@inlined
+def bring_in_pieces(ring: Any, view: int, view_bytes: int, piece: int) -> bool:
+    """Bring in the pages of a view, and note of each of its pieces, from this one on, how it came;
+    False if there are pages that cannot be had."""
+    counts = ring.message + 24
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    brought, fetched = load_i64(counts + MINOR_FAULTS), load_i64(counts + MAJOR_FAULTS)
+    begin, end, view_end = view, ring.pieces_at, view + view_bytes
+    while begin < view_end:
+        end = min(end + PIECE_BYTES, view_end)
+        if sys_madvise(begin, end - begin, np.int32(BRING_IN)) != 0:
+            return False
+        sys_getrusage(np.int32(BY_THREAD), counts)
+        faults = load_i64(counts + MINOR_FAULTS) - brought
+        if faults > FAULTS:
+            ring.pagewise += 1
+            note_piece(ring, piece, TRIES)
+        elif end - begin >= PIECE_BYTES // 2:
+            # A few pages come with few faults anyway.
+            ring.pagewise = np.int64(0)
+            note_piece(ring, piece, WHOLE)
+        brought += faults
+        begin = end
+        piece += 1
+    if load_i64(counts + MAJOR_FAULTS) > fetched:
+        ring.wary = WARY
+    return True
+
+
+@inlined
+def open_window(ring: Any, request: int, shard: int) -> bool:
+    """Bring in the pages from a request's first on that one window may show."""
     first, size = load_i64(request + REQ_FIRST), ring.page_bytes
     place, file = place_at(ring, request, 0), load_i64(request + REQ_FILE)
     start = place * size // PIECE_BYTES * PIECE_BYTES
-    most = min((start + ring.window_bytes) // size - place, shard_end - first)
+    most = min(pages_alike(ring, request, shard), at(ring.shard_start, shard + 1) - first)
     pages = 1
     while pages < most and place_at(ring, request, pages) == place + pages:
         pages += 1
@@ -446,25 +536,15 @@ def open_window(ring: Any, request: int, shard_end: int) -> bool:
             return False
     pieces = ring.reach_at + start - ring.reach_from
     view = pieces + place * size - start
-    counts = ring.message + 24
-    sys_getrusage(np.int32(BY_THREAD), counts)
-    brought, fetched = load_i64(counts + MINOR_FAULTS), load_i64(counts + MAJOR_FAULTS)
     ring.pieces_at, ring.pieces_bytes = pieces, end - start
-    if sys_madvise(view, pages * size, np.int32(BRING_IN)) != 0:
+    if not bring_in_pieces(ring, view, pages * size, piece_at(ring, request, shard)):
         # Pages that cannot be had, or a system that cannot do it: reading tells what is wrong.
         close_window(ring)
         ring.wary = WARY
         return False
-    sys_getrusage(np.int32(BY_THREAD), counts)
-    if load_i64(counts + MAJOR_FAULTS) > fetched:
-        ring.wary = WARY
-    elif ring.measure != 0:
+    if ring.measure != 0 and ring.wary == 0:
         ring.opened += pages
         ring.opening_ns += now_ns(ring.message + 8) - begin
-    # The last piece of a file never comes as one: a single window says nothing.
-    in_pieces = load_i64(counts + MINOR_FAULTS) - brought <= 2 * (end - start) // PIECE_BYTES
-    ring.pagewise = 0 if in_pieces else ring.pagewise + 1
-    ring.heavy = HEAVY if ring.pagewise >= OFTEN else 0
     ring.view_at, ring.view_start, ring.view_end = view, first, first + pages
     return True
 
@@ -476,7 +556,7 @@ def looks(ring: Any) -> bool:
 
 
 @inlined
-def look_at(ring: Any, request: int, shard_end: int) -> int:
+def look_at(ring: Any, request: int, shard: int) -> int:
     """Let a request's pages be seen through the window: SEEN, UNSEEN or, for now, NO_WINDOW.
 
     A window is opened where the stretch before it was dense, for that says best how the next one
@@ -486,22 +566,29 @@ def look_at(ring: Any, request: int, shard_end: int) -> int:
     first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
     window = ring.window_bytes // ring.page_bytes
     if not ring.view_start <= first < ring.view_end:
-        inside = ring.stretch <= first and first + count <= ring.stretch_end
-        if ring.told == COPY or (inside and ring.asked > 0 and ring.told != SEE):
+        small = is_small(ring, piece_at(ring, request, shard))
+        decided = ring.told == SEE and not small
+        inside = ring.stretch <= first and first + count <= ring.stretch_end and ring.asked > 0
+        if ring.told == COPY or (inside and not decided):
             return UNSEEN
         share = LIGHT
-        if ring.heavy > 0:
+        if small:
             share = STAYS if looks(ring) else OPENS
         opens = 64 * count >= share * window
         if ring.asked > 0 and ring.stretch <= first < ring.stretch_end + window:
             # What reaches over a stretch's end was asked for in it as well.
             asked = ring.asked + max(ring.stretch_end - first, 0)
             opens = opens or 64 * asked >= share * (ring.stretch_end - ring.stretch)
-        opens = (opens or ring.told == SEE) and ring.wary == 0
+        opens = (opens or decided) and ring.wary == 0
         if opens and ring.last_in_view >= ring.taken:
             return NO_WINDOW
-        ring.stretch, ring.stretch_end, ring.asked = first, first + window, np.int64(0)
-        if not opens or not open_window(ring, request, shard_end):
+        alike = pages_alike(ring, request, shard)
+        ring.stretch, ring.stretch_end, ring.asked = first, first + alike, np.int64(0)
+        if not opens or not open_window(ring, request, shard):
+            pass_by(ring, piece_at(ring, request, shard))
+            if ring.told == SEE:
+                # What comes next may be seen.
+                store_i64(request + REQ_COUNT, min(count, alike))
             return UNSEEN
         ring.stretch_end = ring.view_end
     store_i64(request + REQ_COUNT, min(count, ring.view_end - first))
@@ -570,7 +657,7 @@ def submit_part(ring: Any, first: int, count: int) -> int:
     begin = now_ns(clock) if ring.measure != 0 else np.int64(0)
     looked = UNSEEN
     if ring.window_bytes > 0:
-        looked = look_at(ring, request, at(ring.shard_start, shard + 1))
+        looked = look_at(ring, request, shard)
     if looked == NO_WINDOW or (looked == UNSEEN and not read_into_ring(ring, request)):
         return 0
     if ring.measure != 0:

@@ -20,6 +20,7 @@ from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.changing import first_wrong_page
 from semistream.kernels.jit import read_only
 from semistream.kernels.pages import CLASSES, INDEX, divide, first_bad_page, locate, rows_of_part
+from semistream.kernels.reading import PIECE_BYTES
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
 from semistream.store.layout import RowLayout
@@ -69,6 +70,8 @@ class FileMaster:
     _classes: npt.NDArray[np.uint8] = field(init=False)
     _continued: npt.NDArray[np.uint8] = field(init=False)
     _checked: npt.NDArray[np.uint8] = field(init=False)
+    _pieces: npt.NDArray[np.uint8] = field(init=False)
+    _piece_start: npt.NDArray[np.int64] = field(init=False)
     _places: npt.NDArray[np.uint32] | None = field(init=False, default=None)
     _guides: npt.NDArray[np.uint32] = field(
         init=False, default_factory=lambda: np.empty(0, np.uint32)
@@ -129,9 +132,10 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        marks = self._continued.nbytes + self._checked.nbytes + self._classes.nbytes
+        marks = self._continued.nbytes + self._checked.nbytes + self._pieces.nbytes
         places = 0 if self._places is None else self._places.nbytes
-        return int(self.index.array("first").nbytes + self._guides.nbytes + marks + places)
+        known = self._guides.nbytes + self._classes.nbytes
+        return int(self.index.array("first").nbytes + known + marks + places)
 
     @property
     def by_frequency(self) -> bool:
@@ -205,6 +209,7 @@ class FileMaster:
     ) -> PageReader:
         """A reader with buffers of its own. Pages are checked when they are read for the first
         time, unless `check` is off (for measuring what reads alone take)."""
+        seen = windows and self.io == "buffered"
         return PageReader(
             str(self.path),
             self._files,
@@ -216,7 +221,7 @@ class FileMaster:
             measure=measure,
             checked=self._checked if check else None,
             places=self._places,
-            windows=windows,
+            pieces=(self._pieces, self._piece_start) if seen else None,
             companion=companion,
         )
 
@@ -419,6 +424,9 @@ class FileMaster:
     def _open_files(self) -> None:
         direct = self.io == "direct"
         flags = os.O_RDONLY | (os.O_DIRECT if direct else 0)
+        pieces = [-(-one.places * self.page_bytes // PIECE_BYTES) for one in self.shards]
+        self._piece_start = np.cumsum([0, *pieces], dtype=np.int64)
+        self._pieces = np.zeros(self._piece_start[-1], np.uint8)
         for first, shard in zip(self._shard_start.tolist(), self.shards, strict=False):
             file = self.path / shard.file
             try:

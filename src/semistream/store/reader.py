@@ -30,6 +30,8 @@ from semistream.kernels.reading import (
     REQUESTS,
     RING,
     SEE,
+    TRY,
+    WHOLE,
     WORKERS,
     accompany,
     close_window,
@@ -74,8 +76,10 @@ class PageReader:
     were opened for direct reads: those are done asynchronously by the operating system, or by
     threads where it does not let us. `checked` has a bit per page, set once it was checked; without
     it no page is. `places` says where in its file every page lies; without it they lie in their
-    order. `windows` lets pages that the operating system has cached be seen where they are, instead
-    of being copied, where many neighbours are wanted; the window is part of the buffer's memory.
+    order. With `pieces` pages that the operating system has cached may be seen where they are,
+    instead of being copied, where many neighbours are wanted, through a window that is part of the
+    buffer's memory: a byte for every piece of the files, for what is found out about it, and where
+    those of each file begin.
     With a `companion` a second thread copies pages that the operating system has cached.
     Close it when the join ends.
     """
@@ -93,10 +97,10 @@ class PageReader:
         measure: bool = True,
         checked: npt.NDArray[np.uint8] | None = None,
         places: npt.NDArray[np.uint32] | None = None,
-        windows: bool = False,
+        pieces: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None = None,
         companion: bool = False,
     ) -> None:
-        window = window_bytes(buffer_pages * page_bytes) if windows and not direct else 0
+        window = window_bytes(buffer_pages * page_bytes) if pieces is not None else 0
         buffer_pages -= -(-window // page_bytes)
         # More requests than pages of the buffer are never in flight.
         depth = min(depth, REQUESTS, buffer_pages)
@@ -124,6 +128,10 @@ class PageReader:
             window_bytes=window,
             last_in_view=-1,
         )
+        self._pieces = np.empty(0, np.uint8)
+        if pieces is not None:
+            self._pieces, self.ring.piece_start = pieces
+            self.ring.pieces = self._pieces
         self._own_window = window
         self._refused = 0
         stop: Callable[[], None] = _nothing
@@ -161,8 +169,9 @@ class PageReader:
 
     @property
     def in_pieces(self) -> bool:
-        """Whether the window comes in pieces, so that pages between wanted ones cost nothing."""
-        return not self.ring.heavy
+        """Whether most pieces come whole, so that pages between wanted ones cost nothing."""
+        small = np.count_nonzero((self._pieces > TRY) & (self._pieces < WHOLE))
+        return 2 * int(small) <= len(self._pieces)
 
     @property
     def seeing_ns(self) -> float:

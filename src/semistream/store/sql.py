@@ -242,6 +242,7 @@ class TableMaster(FileMaster):
         master._shard_start = np.array([0, pages], np.int64)
         master._continued = master._classes = np.empty(0, np.uint8)
         master._checked = np.zeros((pages + 7) // 8, np.uint8)
+        master._pieces, master._piece_start = np.empty(0, np.uint8), np.zeros(2, np.int64)
         base = int(firsts.min(initial=0)) if pages else 0
         narrow = not pages or int(firsts.max()) - base <= 0xFFFFFFFF
         master.index = Struct(
