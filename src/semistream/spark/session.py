@@ -57,4 +57,17 @@ def local_session(
     cores_used = {"spark.sql.shuffle.partitions": str(cores)} if cores else {}
     for key, value in {**SETTINGS, **cores_used, **own}.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    _write_plainly(session)
+    return session
+
+
+def _write_plainly(session: SparkSession) -> None:
+    """Have files on local disks written without a second one for checksums beside each.
+
+    Spark's usual way of checkpoints does without them too; and for every file Hadoop forks a
+    program that sets its permissions, six times a micro-batch.
+    """
+    jvm: Any = session.sparkContext._jvm
+    settings = session.sparkContext._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.getLocal(settings).setWriteChecksum(False)
