@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from semistream.kernels.reading import (
     ADVISED,
     ASYNC,
     DONE,
+    DOUBTS,
     OFTEN,
     OPEN,
     PIECE_BYTES,
@@ -42,7 +44,13 @@ from semistream.kernels.region import HUGE_BYTES, Region
 from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
-from semistream.store.reader import MOST_WINDOW_BYTES, TRIED_AGAIN
+from semistream.store.reader import (
+    COPYING_NS,
+    MENDING_NS,
+    MENDING_SHARE,
+    MOST_WINDOW_BYTES,
+    TRIED_AGAIN,
+)
 
 ROWS = 20_000
 WAYS = {"asynchronous": ASYNC, "advised": ADVISED, "accompanied": ADVISED, "workers": WORKERS}
@@ -278,6 +286,79 @@ def test_of_pieces_of_both_kinds_each_is_seen_or_copied(wide: FileMaster) -> Non
     assert found.ring.opened > 0
     assert found.ring.copied > before
     assert (wide._pieces[::2] < TRIES).all(), "no window was opened there"
+    found.close()
+
+
+def batches_until_mending(pages: int) -> int:
+    """Batches that want all pages, until enough was lost to have a piece fetched anew."""
+    return MENDING_SHARE * MENDING_NS // (pages * COPYING_NS // 2) + 1
+
+
+def test_pieces_that_come_page_by_page_are_fetched_anew(wide: FileMaster) -> None:
+    """In the time that was lost to them, and no more memory than the window's."""
+    found = wide.reader(1024, windows=True)
+    wide._pieces[:] = TRIES
+    found.decide(wide.pages, wide.pages)
+    found.undecided()
+    assert found.ring.mended + found.ring.unmended == 0, "not much was lost yet"
+    for _ in range(len(wide._pieces) * batches_until_mending(wide.pages)):
+        assert found.ring.pages_read == (found.ring.mended + found.ring.unmended) * 512
+        found.decide(wide.pages, wide.pages)
+        found.undecided()
+    mended = int(found.ring.mended)
+    assert mended + found.ring.unmended >= len(wide._pieces)
+    assert set(wide._pieces.tolist()) <= {TRIES, WHOLE}
+    assert (wide._pieces == WHOLE).sum() <= mended
+    assert mapped_kib(wide.path) == 0
+    assert read(found, runs_of(wide))
+    found.close()
+
+
+def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: FileMaster) -> None:
+    for first, file in zip(wide.shard_ranges(), wide._files, strict=True):
+        os.fdatasync(file)  # what is not on the disk yet cannot be forgotten
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        for page in range(first[1] - first[0]):
+            os.pread(file, wide.page_bytes, page * wide.page_bytes)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_NORMAL)
+    found = wide.reader(1024, windows=True)
+    assert read(found, runs_of(wide))
+    small = np.flatnonzero(wide._pieces == TRIES)
+    if not len(small):
+        pytest.skip("this file system keeps what is read page by page in larger pieces")
+    for _ in range(len(wide._pieces) * batches_until_mending(wide.pages)):
+        found.decide(wide.pages, wide.pages)
+        found.undecided()
+    if not found.ring.mended:
+        pytest.skip("this file system has no pieces of that size")
+    whole = np.flatnonzero(wide._pieces == WHOLE)
+    wide._pieces[:] = UNKNOWN
+    found.ring.pagewise = 0
+    assert read(found, runs_of(wide))
+    assert (wide._pieces[whole] == WHOLE).all()
+    found.close()
+
+
+def test_nothing_is_fetched_anew_in_vain(wide: FileMaster) -> None:
+    """Not what comes whole, not while the cache lacks pages, not where it never helped."""
+    found = wide.reader(1024, windows=True)
+
+    def mended(pieces: int) -> int:
+        wide._pieces[:] = pieces
+        before = found.ring.mended + found.ring.unmended
+        for _ in range(2 * batches_until_mending(wide.pages)):
+            found.decide(wide.pages, wide.pages)
+            found.undecided()
+        return int(found.ring.mended + found.ring.unmended - before)
+
+    assert mended(WHOLE) == mended(UNKNOWN) == 0
+    found.ring.wary = WARY
+    assert mended(TRIES) == 0
+    found.ring.wary, found.ring.unmended = 0, DOUBTS
+    assert mended(TRIES) == 0
+    found.ring.unmended = 0
+    assert mended(TRIES) > 0
     found.close()
 
 

@@ -80,12 +80,13 @@ ASYNC, ADVISED, WORKERS = 0, 1, 2
 IOCB_WORDS, EVENT_WORDS = 8, 4
 """64-bit words of the operating system's records for an asynchronous read and for its end."""
 
-WILL_NEED = 3
+WILL_NEED, NOT_NEEDED = 3, 4
 NO_WAIT = 8
 
-READABLE, MAPPED_HERE, BRING_IN, TAKE_OUT = 1, 0x11, 22, 4
-"""How a reach is mapped: to be read, shared and at this address; and what is done with windows.
-Mapping stops all threads of the process, bringing in none, taking out those that run."""
+READABLE, MAPPED_HERE, IN_PIECES, BRING_IN, TAKE_OUT = 1, 0x11, 14, 22, 4
+"""How a reach is mapped: to be read, shared and at this address, and so that what is fetched for it
+comes in whole pieces; and what is done with windows. Mapping stops all threads of the process,
+bringing in none, taking out those that run."""
 
 PIECE_BYTES = HUGE_BYTES
 """What was read in order the operating system may hold in pieces of so many bytes, and shows such a
@@ -101,6 +102,9 @@ threads for a moment."""
 UNKNOWN, TRY, WHOLE, TRIES = 0, 1, 255, 64
 """What is known of a piece: nothing, that it is to be tried, that it came whole. Other numbers say
 that it came page by page, and after how many passes it is tried again."""
+
+DOUBTS = 8
+"""Pieces are mended until so many more than it helped came page by page again."""
 
 FAULTS, OFTEN = 2, 4
 """A piece that came with more faults came page by page. When so many in a row did, those of which
@@ -164,6 +168,8 @@ RING = struct_type(
     # pages were asked for. Pages of the run at hand that were submitted.
     "window_bytes pieces_at pieces_bytes view_at view_start view_end last_in_view wary pagewise "
     "stretch stretch_end asked begun "
+    # The piece that may be mended next, those that were, and those for which it was in vain.
+    "mending mended unmended "
     # What whoever asks has decided: to see pages, to copy them, or (0) nothing. Pages that came
     # with windows and pages that were copied, and the time that either took.
     "told opened opening_ns copied copying_ns"
@@ -416,6 +422,8 @@ def map_reach(ring: Any, file: int, start: int) -> bool:
         # What lies there now is not known: it must not be mapped over.
         ring.window_bytes = np.int64(0)
         return False
+    # Where the operating system knows no pieces it refuses, and nothing is lost.
+    sys_madvise(ring.reach_at, ring.reach_bytes, np.int32(IN_PIECES))
     ring.reach_file, ring.reach_from = file, start
     return True
 
@@ -547,6 +555,54 @@ def open_window(ring: Any, request: int, shard: int) -> bool:
         ring.opening_ns += now_ns(ring.message + 8) - begin
     ring.view_at, ring.view_start, ring.view_end = view, first, first + pages
     return True
+
+
+@inlined
+def fetch_anew(ring: Any, file: int, start: int, piece: int) -> None:
+    """Have the operating system forget a piece of a file, and fetch it as one."""
+    if file != ring.reach_file or not 0 <= start - ring.reach_from < ring.reach_bytes:
+        if not map_reach(ring, file, start):
+            return
+    counts, view = ring.message + 24, ring.reach_at + start - ring.reach_from
+    sys_fadvise(np.int32(file), start, PIECE_BYTES, np.int32(NOT_NEEDED))
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    brought = load_i64(counts + MINOR_FAULTS)
+    failed = sys_madvise(view, PIECE_BYTES, np.int32(BRING_IN)) != 0
+    sys_getrusage(np.int32(BY_THREAD), counts)
+    sys_madvise(view, PIECE_BYTES, np.int32(TAKE_OUT))
+    ring.pages_read += PIECE_BYTES // ring.page_bytes
+    if failed or load_i64(counts + MINOR_FAULTS) - brought > FAULTS:
+        ring.unmended += 1
+        note_piece(ring, piece, TRIES)
+    else:
+        ring.mended += 1
+        note_piece(ring, piece, WHOLE)
+
+
+@kernel
+def mend(ring: Any, shards: int, most_ns: int) -> None:
+    """Fetch pieces anew that come page by page, for about this time at most; while idle.
+
+    What the operating system fetched page by page stays so in its cache for ever, and costs tens of
+    times as much to show.
+    """
+    close_window(ring)
+    clock, pieces = ring.message + 8, at(ring.piece_start, shards)
+    begin, shard = now_ns(clock), 0
+    for _ in range(pieces):
+        piece = ring.mending
+        if at(ring.piece_start, shard) > piece:
+            shard = 0
+        while at(ring.piece_start, shard + 1) <= piece:
+            shard += 1
+        ring.mending = (piece + 1) % pieces
+        if not comes_small(np.int64(load_u8(ring.pieces + piece))):
+            continue
+        start = (piece - at(ring.piece_start, shard)) * PIECE_BYTES
+        fetch_anew(ring, at(ring.files, shard), start, piece)
+        if now_ns(clock) - begin > most_ns or ring.unmended >= ring.mended + DOUBTS:
+            break
+    ring.wait_ns += now_ns(clock) - begin
 
 
 @inlined

@@ -22,6 +22,7 @@ from semistream.kernels.reading import (
     COMPANION_WORDS,
     COPY,
     CUT_SHORT,
+    DOUBTS,
     ENDS,
     EVENT_WORDS,
     IOCB_WORDS,
@@ -35,6 +36,7 @@ from semistream.kernels.reading import (
     WORKERS,
     accompany,
     close_window,
+    mend,
     work,
 )
 from semistream.kernels.region import Region
@@ -54,6 +56,10 @@ about it, an eighth of a kilobyte for every 64."""
 
 OPENING_NS, COPYING_NS = 20, 800
 """What a page takes that comes with a window, and one that is copied, before either was timed."""
+
+SHOWING_NS, MENDING_NS, MENDING_SHARE = 10, 2_000_000, 4
+"""What a page takes that comes with a whole piece, and a piece that is fetched anew. Of the time
+that is lost because pieces come page by page, this part is spent on that."""
 
 TRIED_AGAIN = 16
 """Decisions in a row to copy pages after which windows get another chance."""
@@ -134,6 +140,7 @@ class PageReader:
             self.ring.pieces = self._pieces
         self._own_window = window
         self._refused = 0
+        self._lost_ns, self._shards = 0.0, len(shard_start) - 1
         stop: Callable[[], None] = _nothing
         if direct:
             stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
@@ -168,10 +175,16 @@ class PageReader:
         return bool(self.ring.view_end > 0 and self.ring.view_start == self.ring.stretch)
 
     @property
+    def small_share(self) -> float:
+        """The share of pieces that are known to come page by page."""
+        if not len(self._pieces):
+            return 0.0
+        return np.count_nonzero((self._pieces > TRY) & (self._pieces < WHOLE)) / len(self._pieces)
+
+    @property
     def in_pieces(self) -> bool:
         """Whether most pieces come whole, so that pages between wanted ones cost nothing."""
-        small = np.count_nonzero((self._pieces > TRY) & (self._pieces < WHOLE))
-        return 2 * int(small) <= len(self._pieces)
+        return self.small_share <= 0.5
 
     @property
     def seeing_ns(self) -> float:
@@ -222,7 +235,9 @@ class PageReader:
         if not ring.told:
             see_ns = pages * self.seeing_ns
             copy_ns = wanted * (ring.copying_ns + COPYING_NS) / (ring.copied + 1)
-            sees = see_ns * (1 + bool(ring.companion)) < copy_ns
+            copy_ns /= 1 + bool(ring.companion)
+            sees = see_ns < copy_ns
+            self._lost_ns += max(self.small_share * (copy_ns - pages * SHOWING_NS), 0)
             ring.told = SEE if sees else COPY
             # A window may have come late once: after a while what it took is forgotten.
             self._refused = 0 if sees else self._refused + 1
@@ -235,8 +250,17 @@ class PageReader:
         return bool(ring.told == SEE)
 
     def undecided(self) -> None:
-        """Whether pages are seen or copied is up to the reader again."""
-        self.ring.told = 0
+        """Whether pages are seen or copied is up to the reader again; while idle.
+
+        Where much was lost to pieces of the files that come page by page, some are fetched anew.
+        """
+        assert self.in_flight == 0, "reads are under way"
+        ring = self.ring
+        ring.told = 0
+        earned_ns = int(self._lost_ns / MENDING_SHARE)
+        if earned_ns >= MENDING_NS and not ring.wary and ring.unmended < ring.mended + DOUBTS:
+            self._lost_ns = 0.0
+            mend(ring.kernel, self._shards, earned_ns)
 
     def borrow(self, size_bytes: int) -> None:
         """Let the window have so many bytes more than its own, as far as it can use them.
