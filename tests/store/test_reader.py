@@ -49,6 +49,7 @@ from semistream.store.reader import (
     MENDING_NS,
     MENDING_SHARE,
     MOST_WINDOW_BYTES,
+    SHOWING_NS,
     TRIED_AGAIN,
 )
 
@@ -289,9 +290,19 @@ def test_of_pieces_of_both_kinds_each_is_seen_or_copied(wide: FileMaster) -> Non
     found.close()
 
 
-def batches_until_mending(pages: int) -> int:
-    """Batches that want all pages, until enough was lost to have a piece fetched anew."""
-    return MENDING_SHARE * MENDING_NS // (pages * COPYING_NS // 2) + 1
+def fetched_anew(found: reader.PageReader) -> int:
+    return int(found.ring.mended + found.ring.unmended)
+
+
+def lose_time(found: reader.PageReader, master: FileMaster, pieces: int) -> None:
+    """Decide for batches that want all pages, until some pieces were fetched anew for that."""
+    before = fetched_anew(found)
+    for _ in range(100_000):
+        if fetched_anew(found) >= before + pieces:
+            return
+        found.decide(master.pages, master.pages)
+        found.undecided()
+    pytest.fail("nothing is fetched anew")
 
 
 def test_pieces_that_come_page_by_page_are_fetched_anew(wide: FileMaster) -> None:
@@ -300,13 +311,10 @@ def test_pieces_that_come_page_by_page_are_fetched_anew(wide: FileMaster) -> Non
     wide._pieces[:] = TRIES
     found.decide(wide.pages, wide.pages)
     found.undecided()
-    assert found.ring.mended + found.ring.unmended == 0, "not much was lost yet"
-    for _ in range(len(wide._pieces) * batches_until_mending(wide.pages)):
-        assert found.ring.pages_read == (found.ring.mended + found.ring.unmended) * 512
-        found.decide(wide.pages, wide.pages)
-        found.undecided()
+    assert fetched_anew(found) == 0, "not much was lost yet"
+    lose_time(found, wide, len(wide._pieces))
     mended = int(found.ring.mended)
-    assert mended + found.ring.unmended >= len(wide._pieces)
+    assert found.ring.pages_read == fetched_anew(found) * PIECE_BYTES // wide.page_bytes
     assert set(wide._pieces.tolist()) <= {TRIES, WHOLE}
     assert (wide._pieces == WHOLE).sum() <= mended
     assert mapped_kib(wide.path) == 0
@@ -327,9 +335,7 @@ def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: File
     small = np.flatnonzero(wide._pieces == TRIES)
     if not len(small):
         pytest.skip("this file system keeps what is read page by page in larger pieces")
-    for _ in range(len(wide._pieces) * batches_until_mending(wide.pages)):
-        found.decide(wide.pages, wide.pages)
-        found.undecided()
+    lose_time(found, wide, len(wide._pieces))
     if not found.ring.mended:
         pytest.skip("this file system has no pieces of that size")
     whole = np.flatnonzero(wide._pieces == WHOLE)
@@ -346,11 +352,11 @@ def test_nothing_is_fetched_anew_in_vain(wide: FileMaster) -> None:
 
     def mended(pieces: int) -> int:
         wide._pieces[:] = pieces
-        before = found.ring.mended + found.ring.unmended
-        for _ in range(2 * batches_until_mending(wide.pages)):
+        before = fetched_anew(found)
+        for _ in range(100):
             found.decide(wide.pages, wide.pages)
             found.undecided()
-        return int(found.ring.mended + found.ring.unmended - before)
+        return fetched_anew(found) - before
 
     assert mended(WHOLE) == mended(UNKNOWN) == 0
     found.ring.wary = WARY
@@ -359,6 +365,30 @@ def test_nothing_is_fetched_anew_in_vain(wide: FileMaster) -> None:
     assert mended(TRIES) == 0
     found.ring.unmended = 0
     assert mended(TRIES) > 0
+    found.close()
+
+
+def test_mending_takes_its_part_of_the_time_that_is_lost(
+    wide: FileMaster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a piece takes: after slow ones there are none for a while."""
+    calls: list[int] = []
+
+    def mend_slowly(ring: object, shards: int, most_ns: int) -> int:
+        calls.append(most_ns)
+        return 50 * MENDING_NS
+
+    monkeypatch.setattr(reader, "mend", mend_slowly)
+    found = wide.reader(1024, windows=True)
+    wide._pieces[:] = TRIES
+    batch_ns = wide.pages * (COPYING_NS - SHOWING_NS)
+    most = 1000
+    for _ in range(most):
+        found.decide(wide.pages, wide.pages)
+        found.undecided()
+    assert min(calls) >= MENDING_NS
+    spent, lost = 50 * MENDING_NS * len(calls), most * batch_ns
+    assert 0 < spent <= lost / MENDING_SHARE + 50 * MENDING_NS
     found.close()
 
 

@@ -580,8 +580,8 @@ def fetch_anew(ring: Any, file: int, start: int, piece: int) -> None:
 
 
 @kernel
-def mend(ring: Any, shards: int, most_ns: int) -> None:
-    """Fetch pieces anew that come page by page, for about this time at most; while idle.
+def mend(ring: Any, shards: int, most_ns: int) -> int:
+    """Fetch pieces anew that come page by page, for about this time; how long it took. While idle.
 
     What the operating system fetched page by page stays so in its cache for ever, and costs tens of
     times as much to show.
@@ -602,7 +602,9 @@ def mend(ring: Any, shards: int, most_ns: int) -> None:
         fetch_anew(ring, at(ring.files, shard), start, piece)
         if now_ns(clock) - begin > most_ns or ring.unmended >= ring.mended + DOUBTS:
             break
-    ring.wait_ns += now_ns(clock) - begin
+    spent = now_ns(clock) - begin
+    ring.wait_ns += spent
+    return spent
 
 
 @inlined

@@ -58,8 +58,8 @@ OPENING_NS, COPYING_NS = 20, 800
 """What a page takes that comes with a window, and one that is copied, before either was timed."""
 
 SHOWING_NS, MENDING_NS, MENDING_SHARE = 10, 2_000_000, 4
-"""What a page takes that comes with a whole piece, and a piece that is fetched anew. Of the time
-that is lost because pieces come page by page, this part is spent on that."""
+"""What a page takes that comes with a whole piece, and a piece that is fetched anew, where the disk
+is fast. Of the time that is lost because pieces come page by page, this part is spent on that."""
 
 TRIED_AGAIN = 16
 """Decisions in a row to copy pages after which windows get another chance."""
@@ -259,8 +259,7 @@ class PageReader:
         ring.told = 0
         earned_ns = int(self._lost_ns / MENDING_SHARE)
         if earned_ns >= MENDING_NS and not ring.wary and ring.unmended < ring.mended + DOUBTS:
-            self._lost_ns = 0.0
-            mend(ring.kernel, self._shards, earned_ns)
+            self._lost_ns -= MENDING_SHARE * int(mend(ring.kernel, self._shards, earned_ns))
 
     def borrow(self, size_bytes: int) -> None:
         """Let the window have so many bytes more than its own, as far as it can use them.
