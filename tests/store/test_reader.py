@@ -347,7 +347,8 @@ def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: File
 
 
 def test_nothing_is_fetched_anew_in_vain(wide: FileMaster) -> None:
-    """Not what comes whole, not while the cache lacks pages, not where it never helped."""
+    """Not what comes whole, not while the cache lacks pages, not where it never helped, and not
+    after a file could not be mapped, which ends the windows."""
     found = wide.reader(1024, windows=True)
 
     def mended(pieces: int) -> int:
@@ -363,7 +364,10 @@ def test_nothing_is_fetched_anew_in_vain(wide: FileMaster) -> None:
     assert mended(TRIES) == 0
     found.ring.wary, found.ring.unmended = 0, DOUBTS
     assert mended(TRIES) == 0
-    found.ring.unmended = 0
+    found.ring.unmended, window = 0, found.ring.window_bytes
+    found.ring.window_bytes = 0
+    assert mended(TRIES) == 0
+    found.ring.window_bytes = window
     assert mended(TRIES) > 0
     found.close()
 

@@ -590,6 +590,9 @@ def mend(ring: Any, shards: int, most_ns: int) -> int:
     clock, pieces = ring.message + 8, at(ring.piece_start, shards)
     begin, shard = now_ns(clock), 0
     for _ in range(pieces):
+        if ring.window_bytes == 0:
+            # There is no window any more: what lies in the reach is not known.
+            break
         piece = ring.mending
         if at(ring.piece_start, shard) > piece:
             shard = 0
