@@ -240,3 +240,13 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
     (log / "2").write_text("v2\n")
     with pytest.raises(SourceError, match="version 'v2'"):
         sink_files(tmp_path)
+
+
+def test_local_files_have_none_for_checksums_beside_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A program is forked for each file that is written."""
+    spark.range(10).write.parquet(str(tmp_path / "rows"))
+    written = [file.name for file in (tmp_path / "rows").iterdir()]
+    assert any(name.endswith(".parquet") for name in written)
+    assert not [name for name in written if name.endswith(".crc")]
