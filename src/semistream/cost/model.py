@@ -14,7 +14,7 @@ from semistream.cost.units import Loop, UnitCosts
 from semistream.cost.workload import Workload
 from semistream.joins.indexed import INTAKE_ROWS, RUNS, SPARE_ROWS
 from semistream.joins.operator import MOST_OUTPUT_ROWS
-from semistream.kernels.matching import WORK_ROWS
+from semistream.kernels.matching import PAGES_AHEAD, WORK_ROWS
 
 NEAR_BYTES = 1 << 19
 LEAST_ROWS = 64
@@ -165,9 +165,10 @@ def cache_scratch(workload: Workload) -> float:
     return float(workload.page_bytes if workload.strings else 0)
 
 
-def index_scratch(workload: Workload) -> float:
+def index_scratch(workload: Workload, pages_together: int = PAGES_AHEAD) -> float:
     """Work space of a join by index."""
-    return 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 8 * workload.page_rows + 8192
+    lists = 8 * INTAKE_ROWS + 16 * RUNS + 32 * WORK_ROWS + 16 * pages_together
+    return lists + 8 * workload.page_rows + 4096
 
 
 def row_room(workload: Workload, memory_bytes: int) -> float:

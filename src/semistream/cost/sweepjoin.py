@@ -25,6 +25,7 @@ from semistream.joins.sweepjoin import (
     RUNS_IN_BUFFER,
     SEEN_SHARE,
     buffer_bytes,
+    pages_together,
 )
 from semistream.kernels.reading import LIGHT
 from semistream.kernels.waiting import MARKED
@@ -64,7 +65,8 @@ class SweepJoinModel(CostModel):
             "output": output,
             "page chains": 4 * max(workload.pages, 1) + workload.pages // MARKED + 1,
             "read buffer": buffer * page,
-            "scratch": index_scratch(workload) + row_room(workload, limit),
+            "scratch": index_scratch(workload, pages_together(limit, workload.io, page))
+            + row_room(workload, limit),
         }
         shares = self.divided(workload, limit, parts, "pool and cache")
         return Plan(

@@ -21,7 +21,6 @@ from semistream.kernels.frames import FRAMES
 from semistream.kernels.matching import (
     BROKEN,
     IDLE,
-    LISTED_AHEAD,
     PAGES_AHEAD,
     WORK_ROWS,
     export_rows,
@@ -67,6 +66,8 @@ class IndexedJoin(Operator):
     """Rules out keys that are not there, for joins that make one."""
     most_runs = RUNS
     """Runs planned ahead, at most."""
+    pages_together = PAGES_AHEAD
+    """Pages whose rows are joined together, at most."""
     keeps_cache = False
     """Whether cached rows stay when the join moves to another version of the master."""
 
@@ -91,8 +92,9 @@ class IndexedJoin(Operator):
         rows = self.master.most_rows_per_page + 1
         self.match.tally, self.match.asked = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
         self.match.work = np.zeros(2 * WORK_ROWS, np.int64)
-        self.match.ends = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD) + 1, np.int64)
-        self.match.pages_of = np.zeros(max(PAGES_AHEAD, LISTED_AHEAD), np.int64)
+        self.match.pages_together = self.pages_together
+        self.match.ends = np.zeros(self.pages_together + 1, np.int64)
+        self.match.pages_of = np.zeros(self.pages_together, np.int64)
         self.match.found = self.match.numbers = np.zeros(WORK_ROWS, np.int64)
         self.match.active = np.zeros(PAGES_AHEAD, np.int64)
         self.match.targets = np.zeros(WORK_ROWS, np.int64)
@@ -108,8 +110,8 @@ class IndexedJoin(Operator):
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the arrays that `bind_kernels` makes."""
-        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS
-        return lists + 8 * self.master.most_rows_per_page + 8192
+        lists = 8 * INTAKE_ROWS + 16 * self.most_runs + 32 * WORK_ROWS + 16 * self.pages_together
+        return lists + 8 * self.master.most_rows_per_page + 4096
 
     @property
     def rows_waiting(self) -> int:

@@ -20,7 +20,7 @@ from semistream.joins.indexed import ALL_ROWS, INTAKE_ROWS, IndexedJoin
 from semistream.joins.listed import ListedRows
 from semistream.joins.operator import check_batch
 from semistream.joins.waiting import LISTED_SLOTS, WaitingRows
-from semistream.kernels.matching import FULL, LISTED_AHEAD, take_in
+from semistream.kernels.matching import FULL, LISTED_AHEAD, SEEN_AHEAD, take_in
 from semistream.kernels.planning import sweep_runs
 from semistream.kernels.region import HUGE_BYTES
 from semistream.kernels.rows import longest_blob
@@ -28,7 +28,7 @@ from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
 from semistream.store.keys import Keys
 from semistream.store.layout import PackedColumns
-from semistream.store.reader import WINDOW_SHARE
+from semistream.store.reader import WINDOW_SHARE, window_bytes
 
 GAP_BYTES = {"direct": 12_288, "buffered": 4096}
 """Gaps that are read through on today's disks: a separate request costs about as much."""
@@ -118,6 +118,12 @@ def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
     return max(size // page_bytes, 2) * page_bytes
 
 
+def pages_together(limit_bytes: int, io: str, page_bytes: int) -> int:
+    """Pages whose rows are joined together, at most: more where a window shows them."""
+    seen = io == "buffered" and window_bytes(buffer_bytes(limit_bytes, io, page_bytes)) > 0
+    return SEEN_AHEAD if seen else LISTED_AHEAD
+
+
 class SweepJoin(IndexedJoin):
     """The default: joins what each of the papers' algorithms does best.
 
@@ -179,6 +185,7 @@ class SweepJoin(IndexedJoin):
         gap = GAP_BYTES[master.io] // master.page_bytes
         self._gap_pages = gap if gap_pages is None else gap_pages
         self._disk_bound = gap_pages is not None
+        self.pages_together = pages_together(budget.limit_bytes, master.io, master.page_bytes)
         self.most_runs = min(max(budget.limit_bytes // BYTES_PER_RUN, LEAST_RUNS), MOST_RUNS)
         super().__init__(master, binding, budget, **common)
 
@@ -213,7 +220,6 @@ class SweepJoin(IndexedJoin):
         self._reader = self.make_reader(buffer_pages, windows=True)
         longest = min(self._reader.buffer_bytes // RUNS_IN_BUFFER, LONGEST_RUN_BYTES)
         self._longest_run = max(longest // master.page_bytes, 1)
-        self._longest_seen = min(self._reader.buffer_bytes // master.page_bytes, LISTED_AHEAD)
         cache_bytes = int(self._flexible * FIRST_CACHE_SHARE)
         self._share(self._flexible - cache_bytes, cache_bytes)
         self.bind_kernels()
@@ -461,7 +467,7 @@ class SweepJoin(IndexedJoin):
         if self._reader.decide(self.master.pages, self.listed.pages):
             # Pages between wanted ones cost nothing. Should the cache turn out to lack pages, few
             # are read in vain.
-            seen_gap = longest = self._longest_seen
+            seen_gap = longest = self.pages_together
             most = MOST_SEEN
         room = np.empty((max(most - self.runs_left, 0), 2), np.int64)
         gaps = self._gap_pages, seen_gap

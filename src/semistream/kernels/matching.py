@@ -109,8 +109,10 @@ WORK_ROWS = 2048
 PAGES_AHEAD = 64
 """Pages whose rows are collected together at most."""
 
-LISTED_AHEAD = 256
-"""Pages whose listed rows are taken together at most: there is no stack to be walked for each."""
+LISTED_AHEAD, SEEN_AHEAD = 256, 2048
+"""Pages whose listed rows are taken together at most: there is no stack to be walked for each. More
+of them where pages are seen: of many pages few may be wanted, and rows must be some dozens for
+their memory to be on its way in time."""
 
 NO_PAGE = np.int64(1) << np.int64(40)
 
@@ -140,6 +142,8 @@ MATCH = struct_type(
     # Which of `admission`'s policies the cache follows, its threshold, and where its hand is; the
     # page (plus one) whose tally is kept for more rows to come, and rows asked for so far.
     "policy threshold hand floor open_page open_touched "
+    # Pages whose listed rows are taken together, at most.
+    "pages_together "
     # The cache is offered the rows of one page in `one_in`; `turn` says of which.
     "one_in turn "
     # Rows of a batch that is drained are listed and not packed before their pages are at hand: a
@@ -743,7 +747,7 @@ def join_pages(
         base, begin = buffer + done * page_bytes, first + done
         pages = min(count - done, ahead)
         if is_listing(match) and load_i32(waiting.tail + 4 * begin) < 0:
-            pages = min(count - done, LISTED_AHEAD)
+            pages = min(count - done, match.pages_together)
             if waiting.used > 1:
                 pages = next_wanted(waiting, begin, begin + pages) - begin
             # What was noted refers to slots that others come into now.

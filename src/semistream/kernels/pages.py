@@ -30,6 +30,7 @@ from semistream.kernels.memory import (
     load_i64,
     load_u8,
     load_u32,
+    prefetch,
     store_i32,
     store_i64,
     store_u32,
@@ -41,6 +42,9 @@ PAGE_ROWS, PAGE_NUMBER, PAGE_FIRST, PAGE_LAST, PAGE_KEYS = 8, 12, 16, 24, 32
 _I64 = npt.NDArray[np.int64]
 _U8 = npt.NDArray[np.uint8]
 
+
+ASKED_AHEAD = 16
+"""Keys whose place in the index is asked for before it is looked at."""
 
 CLASS_BITS = 4
 CLASSES = 1 << CLASS_BITS
@@ -336,6 +340,20 @@ def page_of(index: Any, key: int) -> int:
     return page - 1 if page > start else -1
 
 
+@inlined
+def ask_for_firsts(index: Any, key: int) -> None:
+    """Ask for the memory in which `page_of` will look for a key's page, where that is known."""
+    if index.guides == 0 or index.shards > 1:
+        return
+    part = np.uint64(key) - np.uint64(index.base + index.guide_base)
+    part >>= np.uint64(index.guide_shift)
+    if part < np.uint64(index.guide_count):
+        page = np.int64(load_u32(index.guides + 4 * np.int64(part)))
+        first = index.first + (4 * page if index.narrow != 0 else 8 * page)
+        prefetch(first)
+        prefetch(first + 64)
+
+
 @kernel
 def locate(
     index: Any, keys: _I64, known: npt.NDArray[np.int32], out: npt.NDArray[np.int32]
@@ -344,7 +362,13 @@ def locate(
 
     Keys with `known` at or above 0 are skipped and get -1.
     """
+    for i in range(min(keys.size, ASKED_AHEAD)):
+        if known[i] < 0:
+            ask_for_firsts(index, keys[i])
     for i in range(keys.size):
+        ahead = i + ASKED_AHEAD
+        if ahead < keys.size and known[ahead] < 0:
+            ask_for_firsts(index, keys[ahead])
         out[i] = np.int32(-1) if known[i] >= 0 else np.int32(page_of(index, keys[i]))
 
 

@@ -450,6 +450,12 @@ def is_small(ring: Any, piece: int) -> bool:
 
 
 @inlined
+def is_whole(ring: Any, piece: int) -> bool:
+    """Whether a piece came whole when it was last seen."""
+    return np.int64(load_u8(ring.pieces + piece)) == WHOLE
+
+
+@inlined
 def note_piece(ring: Any, piece: int, known: int) -> None:
     """Note what is known of a piece, for all readers of the master."""
     store_u8(ring.pieces + piece, np.uint8(known))
@@ -497,27 +503,35 @@ def pages_alike(ring: Any, request: int, shard: int) -> int:
 @inlined
 def bring_in_pieces(ring: Any, view: int, view_bytes: int, piece: int) -> bool:
     """Bring in the pages of a view, and note of each of its pieces, from this one on, how it came;
-    False if there are pages that cannot be had."""
+    False if there are pages that cannot be had.
+
+    Pieces that came whole before are brought in together, and looked at one by one the next time
+    if they did not all come so.
+    """
     counts = ring.message + 24
     sys_getrusage(np.int32(BY_THREAD), counts)
     brought, fetched = load_i64(counts + MINOR_FAULTS), load_i64(counts + MAJOR_FAULTS)
     begin, end, view_end = view, ring.pieces_at, view + view_bytes
     while begin < view_end:
-        end = min(end + PIECE_BYTES, view_end)
+        end, several = min(end + PIECE_BYTES, view_end), 1
+        while end < view_end and is_whole(ring, piece) and is_whole(ring, piece + several):
+            end, several = min(end + PIECE_BYTES, view_end), several + 1
         if sys_madvise(begin, end - begin, np.int32(BRING_IN)) != 0:
             return False
         sys_getrusage(np.int32(BY_THREAD), counts)
         faults = load_i64(counts + MINOR_FAULTS) - brought
-        if faults > FAULTS:
+        if faults > FAULTS * several:
             ring.pagewise += 1
-            note_piece(ring, piece, TRIES)
+            for i in range(several):
+                note_piece(ring, piece + i, TRIES if several == 1 else TRY)
         elif end - begin >= PIECE_BYTES // 2:
             # A few pages come with few faults anyway.
             ring.pagewise = np.int64(0)
-            note_piece(ring, piece, WHOLE)
+            if several == 1:
+                note_piece(ring, piece, WHOLE)
         brought += faults
         begin = end
-        piece += 1
+        piece += several
     if load_i64(counts + MAJOR_FAULTS) > fetched:
         ring.wary = WARY
     return True
@@ -719,6 +733,9 @@ def submit_part(ring: Any, first: int, count: int) -> int:
     looked = UNSEEN
     if ring.window_bytes > 0:
         looked = look_at(ring, request, shard)
+    if looked == UNSEEN:
+        # A run may be as long as a window is.
+        store_i64(request + REQ_COUNT, min(load_i64(request + REQ_COUNT), ring.ring_pages))
     if looked == NO_WINDOW or (looked == UNSEEN and not read_into_ring(ring, request)):
         return 0
     if ring.measure != 0:

@@ -54,7 +54,7 @@ REACH_BYTES = 64 << 20
 """The part of a file in which windows are opened; not memory, but for the operating system's notes
 about it, an eighth of a kilobyte for every 64."""
 
-OPENING_NS, COPYING_NS = 20, 800
+OPENING_NS, COPYING_NS = 5, 800
 """What a page takes that comes with a window, and one that is copied, before either was timed."""
 
 SHOWING_NS, MENDING_NS, MENDING_SHARE = 10, 2_000_000, 4
