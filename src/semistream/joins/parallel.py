@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -39,7 +40,7 @@ LEAST_PUSHED, LEAST_WAITING = 8192, 1024
 """With fewer rows that come, or that wait for pages, the caller does the work of all parts: waking
 a thread takes as long."""
 
-LEAST_BYTES, LEAST_BYTES_PER_PAGE = 24_000_000, 64
+LEAST_BYTES, LEAST_BYTES_PER_PAGE = 24_000_000, 32
 """Below this memory for a part, or for a page of the master, one thread is the default: each part
 has an output, a read buffer and lists of its own, and pages have longer entries in the index. One
 thread with a companion is as fast as two parts there, and faster with less."""
@@ -55,6 +56,10 @@ LEAST_DRAINED = 49_152
 """The same where batches are drained. One thread has the whole list of a batch then, and sees pages
 through one window: to take one away stops all threads that run, so that two of them do not join
 more rows together than one until batches are large."""
+
+LEAST_DRAINED_PER_PAGE = 64
+"""Below this memory for a page of the master one thread is the default where batches are drained:
+of many pages each list wants few, and windows are most of the work."""
 
 MOST_THREADS = 255
 DEFAULT_MOST_THREADS = 8
@@ -224,7 +229,7 @@ class ParallelJoin(SemiStreamJoin):
                 raise
         return accepted
 
-    def _decide(self, batch: pa.RecordBatch, least: int) -> None:
+    def _decide(self, batch: pa.RecordBatch, least: float) -> None:
         """Let the first batch decide whether there is one part, unless that is settled."""
         if self._may_be_one and batch.num_rows:
             self._may_be_one = False
@@ -281,7 +286,8 @@ class ParallelJoin(SemiStreamJoin):
         self._check_open()
         check_batch(batch)
         yield from self.finish()
-        self._decide(batch, LEAST_DRAINED)
+        roomy = self._budget.limit_bytes >= LEAST_DRAINED_PER_PAGE * self.master.pages
+        self._decide(batch, LEAST_DRAINED if roomy else inf)
         if self._threads == 1:
             yield from self._parts[0].drained(batch)
             return

@@ -182,11 +182,9 @@ class FileMaster:
         return rows[:count], read_only(own_keys[:count]), read_only(own_valid[:count])
 
     def in_parts(self, parts: int) -> list[FileMaster]:
-        """The same version in parts, each to be closed by itself."""
-        return [
-            FileMaster(self.path, self.manifest, self.io, part=(number, parts))
-            for number in range(parts)
-        ]
+        """The same version in parts, each to be closed by itself; a single one is all of it."""
+        ranges = [(number, parts) if parts > 1 else None for number in range(parts)]
+        return [FileMaster(self.path, self.manifest, self.io, part=part) for part in ranges]
 
     def locate(
         self,
