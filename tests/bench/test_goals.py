@@ -97,3 +97,28 @@ def test_the_report_tells_goals_and_who_is_ahead(tmp_path: Path) -> None:
     assert "| lmdb | warm | 5%, skew 1, 100 k | drained | 0.80 |" in written
     assert "| lmdb: 100,000 rows, warm | 3 | 0.8 | 2.0 | **no** |" in written
     assert "100,000 rows, warm, drained | 5 | 2.0 | 10.0 | **no** |" in written
+
+
+def test_the_report_tells_whether_rates_fall_by_more_than_hits(tmp_path: Path) -> None:
+    report = tmp_path / "performance.md"
+    report.write_text("<!-- begin peers -->\n<!-- end peers -->\n")
+
+    def grown(system: str, rows: int, rate: float, hits: float | None) -> PeerResult:
+        return cell(
+            system, 1.0, product_rows=rows, rows_per_s=rate, hit_share=hits, memory_bytes=10**6
+        )
+
+    done = [
+        grown(system, rows, rate, hits)
+        for system, hits_and_rates in {
+            "semistream-drained": ((0.9, 9e6), (0.6, 5e6)),
+            "semistream-waiting": ((0.9, 9e6), (0.6, 6.1e6)),
+            "duckdb": ((None, 9e6), (None, 1e6)),
+        }.items()
+        for rows, (hits, rate) in zip((ROWS, 5 * ROWS), hits_and_rates, strict=True)
+    ]
+    write_report(report, done, environment())
+    written = report.read_text()
+    assert "| semistream-drained | 9 M | 5 M | 0.56 | 0.67 | **no** |" in written
+    assert "| semistream-waiting | 9 M | 6.1 M | 0.68 | 0.67 | yes |" in written
+    assert "| duckdb | 9 M | 1 M | 0.11 |  |  |" in written

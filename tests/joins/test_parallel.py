@@ -180,6 +180,8 @@ def test_the_default_depends_on_memory_and_master(
         assert threads_for(None, master, 47_000_000, None) == 1
         assert threads_for(None, master, 1_000_000, None) == 1
         assert threads_for(None, master, 64_000_000, "a join that sheds rows") == 1
+        monkeypatch.setattr(parallel, "LEAST_BYTES_PER_PAGE", 64_000_000 // master.pages + 1)
+        assert threads_for(None, master, 64_000_000, None) == 1, "too little for a page"
         for threads in (0, -1, 256):
             with pytest.raises(OptionError, match=f"threads={threads} "):
                 threads_for(threads, master, 64_000_000, None)
@@ -198,6 +200,27 @@ def test_join_uses_threads_by_default(path: Path, monkeypatch: pytest.MonkeyPatc
         assert joined.stats.plan is not None
         assert reason in joined.stats.plan.reason
         assert ("threads" in joined.stats.plan.reason) == bool(reason)
+
+
+def test_drained_batches_of_a_large_master_mean_one_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)))
+    monkeypatch.setattr(parallel, "LEAST_BYTES", 500_000)
+    monkeypatch.setattr(parallel, "LEAST_MASTER", 1)
+    monkeypatch.setattr(parallel, "LEAST_DRAINED", 1000)
+    rows = batch(10_000)
+    for per_page, wanted in ((64, 2), (1_000_000, 1)):
+        monkeypatch.setattr(parallel, "LEAST_DRAINED_PER_PAGE", per_page)
+        with ss.make_join(
+            "sweepjoin", path, on="k", schema=SCHEMA, memory="2MB", how="left", threads=None
+        ) as join:
+            assert isinstance(join, ParallelJoin)
+            seen = [n for one in join.drained(rows) for n in one.column("n").to_pylist()]
+            assert sorted(seen) == list(range(rows.num_rows))
+            assert join.threads == wanted
+            # A single part is all of the master: it has no rows of others to leave out.
+            assert all((part.master.part is None) == (wanted == 1) for part in join._parts)
 
 
 def test_a_small_first_batch_means_one_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from semistream.kernels.reading import (
     REQ_STATUS,
     REQUEST_WORDS,
     TRIES,
+    TRY,
     UNKNOWN,
     WARY,
     WHOLE,
@@ -322,14 +323,19 @@ def test_pieces_that_come_page_by_page_are_fetched_anew(wide: FileMaster) -> Non
     found.close()
 
 
-def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: FileMaster) -> None:
-    for first, file in zip(wide.shard_ranges(), wide._files, strict=True):
+def fetch_page_by_page(master: FileMaster) -> None:
+    """Have the operating system keep the files in small pieces."""
+    for first, file in zip(master.shard_ranges(), master._files, strict=True):
         os.fdatasync(file)  # what is not on the disk yet cannot be forgotten
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
         for page in range(first[1] - first[0]):
-            os.pread(file, wide.page_bytes, page * wide.page_bytes)
+            os.pread(file, master.page_bytes, page * master.page_bytes)
         os.posix_fadvise(file, 0, 0, os.POSIX_FADV_NORMAL)
+
+
+def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: FileMaster) -> None:
+    fetch_page_by_page(wide)
     found = wide.reader(1024, windows=True)
     assert read(found, runs_of(wide))
     small = np.flatnonzero(wide._pieces == TRIES)
@@ -343,6 +349,25 @@ def test_what_was_fetched_page_by_page_comes_as_one_when_it_is_mended(wide: File
     found.ring.pagewise = 0
     assert read(found, runs_of(wide))
     assert (wide._pieces[whole] == WHOLE).all()
+    found.close()
+
+
+def test_pieces_that_are_no_longer_whole_are_found_out_one_by_one(wide: FileMaster) -> None:
+    """Those that were whole are brought in together, and then each by itself."""
+    fetch_page_by_page(wide)
+    wide._pieces[:] = WHOLE
+    found = wide.reader(1024, windows=True)
+    found.borrow(10**12)
+    assert found.decide(wide.pages, wide.pages)
+    assert read(found, runs_of(wide))
+    if (wide._pieces == WHOLE).all():
+        pytest.skip("this file system keeps what is read page by page in larger pieces")
+    assert (wide._pieces == TRY).all(), "those of a window came together"
+    found.borrow(0)
+    found.borrow(10**12)
+    assert read(found, runs_of(wide))
+    assert set(wide._pieces.tolist()) <= {TRIES, WHOLE, TRY}
+    assert (wide._pieces == TRIES).sum() > 0
     found.close()
 
 
@@ -482,6 +507,14 @@ def test_runs_of_more_than_half_of_the_ring_find_room(wide: FileMaster, length: 
     runs = [(at, length if at % 3 else 30) for at in range(0, 1000, 97)]
     assert read(found, runs)
     assert found.requests == len(runs)
+    found.close()
+
+
+def test_a_run_longer_than_the_ring_is_read_in_parts(wide: FileMaster) -> None:
+    """As long as a window is, in case it is not seen."""
+    found = wide.reader(67)
+    assert read(found, [(5, 200), (300, 67)])
+    assert (found.requests, found.pages) == (4, 267)
     found.close()
 
 

@@ -146,8 +146,9 @@ def _spark(cells: Sequence[PeerResult]) -> str:
 
 
 def _growth(grown: Sequence[PeerResult]) -> str:
+    """Rates of all sizes, and whether those fall by more than the share of hits does."""
     sizes = sorted({one.product_rows for one in grown})
-    found = {(one.system, one.product_rows): one.rows_per_s for one in grown}
+    found = {(one.system, one.product_rows): one for one in grown}
     systems = [
         name
         for name in dict.fromkeys(one.system for one in grown)
@@ -155,9 +156,16 @@ def _growth(grown: Sequence[PeerResult]) -> str:
     ]
     lines = []
     for name in systems:
-        rates = [found[name, size] for size in sizes]
-        lines.append([name, *map(human, rates), f"{rates[-1] / rates[0]:.2f}"])
-    return table(["rows of the master", *(f"{size:,}" for size in sizes), "last / first"], lines)
+        cells = [found[name, size] for size in sizes]
+        first, last = cells[0], cells[-1]
+        kept = last.rows_per_s / first.rows_per_s
+        verdict = ["", ""]
+        if first.hit_share and last.hit_share is not None:
+            hits_kept = last.hit_share / first.hit_share
+            verdict = [f"{hits_kept:.2f}", "yes" if kept >= hits_kept else "**no**"]
+        lines.append([name, *(human(one.rows_per_s) for one in cells), f"{kept:.2f}", *verdict])
+    heads = [*(f"{size:,}" for size in sizes), "last / first", "hits, last / first"]
+    return table(["rows of the master", *heads, "falls no more than the hits"], lines)
 
 
 def _costs(grown: Sequence[PeerResult]) -> list[str]:

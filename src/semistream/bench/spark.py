@@ -53,6 +53,7 @@ from semistream.spark.enrich import enrich
 from semistream.spark.pipeline import failure
 from semistream.spark.recorder import MicroBatch, Recorder, recorded
 from semistream.spark.schemas import spark_schema
+from semistream.spark.worker import settle
 from semistream.store.manifest import PINS
 from semistream.workloads import sale_schema, sales
 
@@ -130,6 +131,8 @@ def _identity_by_key(stream: DataFrame, tables: Tables) -> DataFrame:
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    # As in our workers: else this would be no bound for what they do.
+    settle()
     return batches
 
 

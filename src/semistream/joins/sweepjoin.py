@@ -60,7 +60,7 @@ LEAST_RUNS, MOST_RUNS, BYTES_PER_RUN = 64, 1024, 8192
 """Runs planned ahead: one for this much memory. Where each row needs a page of its own, a plan of
 few runs is soon read, and Python is asked for the next too often."""
 
-MOST_SEEN = 64
+MOST_SEEN = 16
 """Runs planned ahead where pages are seen."""
 
 FIRST_CACHE_SHARE = 0.3

@@ -194,7 +194,7 @@ def borrowed(recipe: Recipe, shard: int | None = None) -> Iterator[Held]:
     _make_room(recipe)
     if held is None:
         held = Held(recipe.make(version, shard), version, recipe.hand_bytes)
-    _settle()
+    settle()
     _held[key] = held
     held.busy = True
     yield held
@@ -217,9 +217,9 @@ FIRST_TASKS = 3
 _tasks = count(1)
 
 
-def _settle() -> None:
-    """In a worker's first tasks: Spark collects garbage after every one, which takes long over all
-    that the imported libraries have made."""
+def settle() -> None:
+    """In a worker's first tasks: set aside what the imported libraries have made. Spark collects
+    garbage after every task, which takes long over all of that."""
     if next(_tasks) <= FIRST_TASKS:
         gc.collect()
         gc.freeze()
