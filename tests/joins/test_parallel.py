@@ -78,12 +78,12 @@ def rest(join: ParallelJoin) -> list[int]:
 def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
     with ss.open_master(path) as master:
         keys = table(1).column("k").to_numpy()
-        order, ends = master.divided(keys, threads)
-        assert sorted(order.tolist()) == list(range(len(keys)))
         parts = master.in_parts(threads)
-        start = 0
-        for part, end in zip(parts, ends.tolist(), strict=True):
-            mine = keys[order[start:end]]
+        found: list[int] = []
+        for part in parts:
+            rows, mine, valid = part.own(keys, np.ones(len(keys), np.uint8))
+            assert mine.tolist() == keys[rows].tolist()
+            assert valid.all()
             pages = np.empty(len(mine), np.int32)
             part.locate(mine, np.full(len(mine), -1, np.int32), pages)
             assert pages.min() >= 0
@@ -92,18 +92,19 @@ def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
             master.locate(mine, np.full(len(mine), -1, np.int32), whole)
             assert (part.places(0, part.pages)[pages] == whole).all()
             assert len(mine) > len(keys) / threads / 2, "parts are to be about as large"
-            start = end
+            found += rows.tolist()
             part.close()
+        assert sorted(found) == list(range(len(keys)))
         assert sum(part.pages for part in parts) < master.pages * 1.2 + 16 * threads
 
 
 def test_a_part_that_is_ahead_does_not_read_for_few_rows(path: Path) -> None:
     """All rows in hand are of one part: the other only hands out what is ready."""
-    with made(path, memory=4_000_000) as join, ss.open_master(path) as master:
+    with made(path, memory=4_000_000) as join:
         mixed = batch(2000)
         assert join.push(mixed) == mixed.num_rows
-        order, ends = master.divided(np.arange(KEYS), 2)
-        first = np.resize(order[: ends[0]], 400_000)
+        own, *_ = join._masters[0].own(np.arange(KEYS), np.ones(KEYS, np.uint8))
+        first = np.resize(own.astype(np.int64), 400_000)
         many = pa.record_batch([first, np.arange(len(first))], schema=SCHEMA)
         busy, ahead = join._parts
         assert join.push(many) < many.num_rows

@@ -129,15 +129,32 @@ class IndexedJoin(Operator):
         return self.binding.keys(batch)
 
     def accept(self, batch: pa.RecordBatch) -> int:
+        keys, packed = self.made_ready(batch)
+        return self.accept_rows(packed, keys.key64, keys.valid, ALL_ROWS)
+
+    def made_ready(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
+        """What `keys_of` gives of rows, with room for their byte strings."""
         keys, packed = self.keys_of(batch)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
-        done = 0
-        while done < batch.num_rows:
+        return keys, packed
+
+    def accept_rows(
+        self,
+        packed: PackedColumns,
+        key64: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.int32],
+    ) -> int:
+        """Take in rows of the columns, all or those said, of which these are the keys; how many."""
+        done, total = 0, len(key64)
+        while done < total:
             # Looking up many more rows than there is room for would be work thrown away.
-            end = min(done + self._block_rows(), batch.num_rows)
-            accepted = self._feed(keys, packed, done, end)
-            self.taken_in(accepted, keys.valid[done:end])
+            end = min(done + self._block_rows(), total)
+            some = rows[done:end] if len(rows) else rows
+            first = 0 if len(rows) else done
+            accepted = self._feed(packed, key64[done:end], valid[done:end], some, first)
+            self.taken_in(accepted, valid[done:end])
             if accepted < end - done and not self._make_way():
                 return done + accepted
             done += accepted
@@ -154,13 +171,20 @@ class IndexedJoin(Operator):
         # Those that the cache answers take no room.
         return min(INTAKE_ROWS, SPARE_ROWS + 3 * free)
 
-    def _feed(self, keys: Keys, packed: PackedColumns, start: int, end: int) -> int:
-        """Take in rows `start` to `end`, joining pages to make room where the algorithm does so."""
+    def _feed(
+        self,
+        packed: PackedColumns,
+        key64: npt.NDArray[np.int64],
+        valid: npt.NDArray[np.uint8],
+        rows: npt.NDArray[np.int32],
+        first: int,
+    ) -> int:
+        """Take in rows of the columns from `first` on, or those said, joining pages to make room
+        where the algorithm does so."""
         assert self._out is not None
         reader = self._reader
         assert reader is not None
-        key64, valid = keys.key64[start:end], keys.valid[start:end]
-        found, pages = self._found[: end - start], self._pages[: end - start]
+        found, pages = self._found[: len(key64)], self._pages[: len(key64)]
         self.look_up(key64, valid, found, pages)
         now = self.clock.now_ns()
         if not self.joins_when_fed:
@@ -175,9 +199,9 @@ class IndexedJoin(Operator):
                 valid,
                 found,
                 pages,
-                ALL_ROWS,
+                rows,
                 0,
-                start,
+                first,
                 now,
             )
             return int(accepted)
@@ -191,8 +215,8 @@ class IndexedJoin(Operator):
             valid,
             found,
             pages,
-            ALL_ROWS,
-            start,
+            rows,
+            first,
             self.master.index.kernel,
             reader.ring.kernel,
             self.frames.kernel,

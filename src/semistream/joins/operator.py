@@ -217,11 +217,20 @@ class Operator(SemiStreamJoin):
             yield from super().drained(batch)
             return
         for start in range(0, batch.num_rows, PART_ROWS):
-            some = batch.slice(start, PART_ROWS)
-            keys, _ = self.binding.keys(some)
-            rows, *_ = self.master.own(keys.key64, keys.valid)
-            yield from self.pushed(copied(some, rows))
+            yield from self.pushed(self.own_rows(batch.slice(start, PART_ROWS)))
         yield from self.finish()
+
+    def push_own(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """Push the rows that have keys of this part of the master; those that it refused."""
+        rows = self.own_rows(batch)
+        rest = rows.slice(self.push(rows))
+        return rest if rest.num_rows else None
+
+    def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """A copy of the rows that have keys of this part of the master."""
+        keys, _ = self.binding.keys(batch)
+        rows, *_ = self.master.own(keys.key64, keys.valid)
+        return copied(batch, rows)
 
     @property
     def pending(self) -> int:

@@ -12,8 +12,6 @@ from functools import partial
 from math import inf
 from typing import TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from semistream.core.budget import MemoryBudget, MemoryPlan, format_bytes, told_in_all
@@ -22,7 +20,6 @@ from semistream.core.join import SemiStreamJoin, Snapshot, Traits
 from semistream.core.stats import JoinStats
 from semistream.joins.binding import Binding
 from semistream.joins.operator import Operator, check_batch
-from semistream.shed.interval import copied
 from semistream.store.file import FileMaster
 
 _T = TypeVar("_T")
@@ -136,8 +133,8 @@ class ParallelJoin(SemiStreamJoin):
         self.binding = binding
         self._budget = budget
         hand = budget.limit_bytes // HAND_SHARE
-        # A row lies there twice, as it came and divided.
-        self._cut_rows = min(max(hand // 2 // _row_bytes(binding), LEAST_CUT), MOST_CUT)
+        # All of them, if no part has room for a single one.
+        self._cut_rows = min(max(hand // _row_bytes(binding), LEAST_CUT), MOST_CUT)
         self._threads = threads
         # Where this is too much already, the parts get next to nothing, and say what they need.
         free_bytes = max(budget.limit_bytes - hand - master.index_bytes, threads)
@@ -219,7 +216,7 @@ class ParallelJoin(SemiStreamJoin):
                 # Each divides its memory by all rows, and not by the few that are its own.
                 for part in self._parts:
                     part.prepare(cut)
-            work = partial(self._push_share, cut, self._shares(cut))
+            work = partial(self._push_own, cut)
             accepted += cut.num_rows
             try:
                 self._on_all(work, side_by_side=cut.num_rows >= LEAST_PUSHED)
@@ -339,8 +336,8 @@ class ParallelJoin(SemiStreamJoin):
         if snapshot.pending is not None:
             self._ready.append(snapshot.pending)
         if snapshot.arrived is not None:
-            shares = self._shares(snapshot.arrived)
-            self._rests = [copied(snapshot.arrived, rows) if len(rows) else None for rows in shares]
+            rests = [part.own_rows(snapshot.arrived) for part in self._parts]
+            self._rests = [rest if rest.num_rows else None for rest in rests]
 
     def move_to(self, master: FileMaster) -> None:
         """Go on with another version of the master, see `Operator.move_to`."""
@@ -390,19 +387,9 @@ class ParallelJoin(SemiStreamJoin):
         limit = format_bytes(self._budget.limit_bytes)
         return told_in_all(in_all, f"one of {self._threads} threads which share {limit}")
 
-    def _shares(self, batch: pa.RecordBatch) -> list[npt.NDArray[np.int64]]:
-        """Which rows belong to every part."""
-        keys, _ = self.binding.keys(batch)
-        order, ends = self.master.divided(keys.key64, len(self._parts))
-        return np.split(order, ends[:-1])
-
-    def _push_share(
-        self, cut: pa.RecordBatch, shares: list[npt.NDArray[np.int64]], number: int
-    ) -> None:
-        """Give a part its share of a cut."""
-        if len(shares[number]):
-            self._rests[number] = copied(cut, shares[number])
-            self._push_rest(number)
+    def _push_own(self, cut: pa.RecordBatch, number: int) -> None:
+        """Let a part look for its rows in a cut; what it refuses stays in hand."""
+        self._rests[number] = self._parts[number].push_own(cut)
 
     def _push_rest(self, number: int) -> None:
         """Push what a part is still to get, as far as it takes it."""

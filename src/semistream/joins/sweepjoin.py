@@ -18,12 +18,11 @@ from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import ALL_ROWS, INTAKE_ROWS, IndexedJoin
 from semistream.joins.listed import ListedRows
-from semistream.joins.operator import check_batch
+from semistream.joins.operator import PART_ROWS, check_batch
 from semistream.joins.waiting import LISTED_SLOTS, WaitingRows
 from semistream.kernels.matching import FULL, LISTED_AHEAD, SEEN_AHEAD, take_in
 from semistream.kernels.planning import sweep_runs
 from semistream.kernels.region import HUGE_BYTES
-from semistream.kernels.rows import longest_blob
 from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
 from semistream.store.keys import Keys
@@ -261,6 +260,25 @@ class SweepJoin(IndexedJoin):
         if self.waiting.rows >= self.waiting.capacity * 63 // 64:
             self._pool_was_full = True
 
+    def push_own(self, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """As for any join; rows are not copied for it but where they find no room."""
+        if self._deadline is not None:
+            return super().push_own(batch)
+        self._check_open()
+        start = self.clock.now_ns()
+        self.prepare(batch)
+        rest = None
+        for begin in range(0, batch.num_rows, PART_ROWS):
+            keys, packed = self.made_ready(batch.slice(begin, PART_ROWS))
+            rows, key64, valid = self.master.own(keys.key64, keys.valid)
+            accepted = self.accept_rows(packed, key64, valid, rows)
+            self._rows_in += accepted
+            if accepted < len(rows):
+                rest = self.own_rows(batch.slice(begin)).slice(accepted)
+                break
+        self._busy_ns += self.clock.now_ns() - start
+        return rest
+
     def work(self) -> None:
         for _ in range(MOST_PLANS):
             if self.listed.is_blocked:
@@ -314,9 +332,7 @@ class SweepJoin(IndexedJoin):
     def _drain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch whose keys find room."""
         assert self._reader is not None
-        keys, packed = self.keys_of(batch)
-        if self.binding.layout.has_bytes:
-            self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
+        keys, packed = self.made_ready(batch)
         done, parts = 0, 1 if self.master.part is None else self.master.part[1]
         while done < batch.num_rows:
             start = self.clock.now_ns()

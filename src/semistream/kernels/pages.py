@@ -97,29 +97,6 @@ def shards_of(keys: _I64, shards: int, out: npt.NDArray[np.int32]) -> None:
 
 
 @kernel
-def divide(keys: _I64, borders: _I64, parts: _U8, order: _I64, ends: _I64) -> None:
-    """Order rows by the part of their key, and tell where the rows of each part end.
-
-    `parts` has that of each range between the borders. Rows of a part keep their order.
-    """
-    part_of = np.empty(keys.size, np.uint8)
-    ends[:] = 0
-    for i in range(keys.size):
-        # All borders are compared, several at once: a search would be one surprise after the other.
-        key, below = keys[i], 0
-        for j in range(borders.size):
-            below += np.int64(borders[j] <= key)
-        part_of[i] = parts[below]
-        ends[part_of[i]] += 1
-    total = 0
-    for part in range(ends.size):
-        total, ends[part] = total + ends[part], total
-    for i in range(keys.size):
-        order[ends[part_of[i]]] = i
-        ends[part_of[i]] += 1
-
-
-@kernel
 def rows_of_part(
     keys: _I64,
     valid: _U8,
@@ -130,9 +107,13 @@ def rows_of_part(
     own_keys: _I64,
     own_valid: _U8,
 ) -> int:
-    """Which rows `divide` gives to a part, with their keys and whether they are valid; how many."""
+    """Which rows have keys of a part, with these keys and whether they are valid; how many.
+
+    `parts` has the part of each range between the borders.
+    """
     count = 0
     for i in range(keys.size):
+        # All borders are compared, several at once: a search would be one surprise after the other.
         key, below = keys[i], 0
         for j in range(borders.size):
             below += np.int64(borders[j] <= key)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.changing import first_wrong_page
 from semistream.kernels.jit import read_only
-from semistream.kernels.pages import CLASSES, INDEX, divide, first_bad_page, locate, rows_of_part
+from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate, rows_of_part
 from semistream.kernels.reading import PIECE_BYTES
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
@@ -54,7 +54,7 @@ class FileMaster:
     Reading is safe from several threads and processes: nothing of an opened version ever changes.
     `io="direct"` bypasses the operating system's cache, so that memory is what the budget says.
     With `shard` only the pages of that shard are known, as if they were the whole master; with
-    `part` (which, of how many) only those that may hold keys which `divided` gives to that part.
+    `part` (which, of how many) only those that may hold keys which `own` finds to be that part's.
     """
 
     path: Path
@@ -155,24 +155,13 @@ class FileMaster:
         index = self.index
         return _borders(index.array("first").astype(np.int64) + int(index.base), ranges)
 
-    def divided(
-        self, keys: npt.NDArray[np.int64], parts: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Rows in the order of the part to which their key belongs, and where each part ends.
-
-        Every key belongs to one, whether the master has it or not.
-        """
-        ranges = parts * RANGES_PER_PART
-        if self._routes is None or len(self._routes[1]) != ranges:
-            self._routes = self.borders(ranges), _owners(parts)
-        order, ends = np.empty(len(keys), np.int64), np.empty(parts, np.int64)
-        divide(keys, *self._routes, order, ends)
-        return order, ends
-
     def own(
         self, keys: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """Which rows have keys of this part, and these keys, and whether they are valid."""
+        """Which rows have keys of this part, and these keys, and whether they are valid.
+
+        Every key belongs to one part, whether the master has it or not.
+        """
         assert self.part is not None
         assert self._routes is not None
         rows, own_keys = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
