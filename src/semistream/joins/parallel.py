@@ -31,7 +31,10 @@ HAND, HAND_SHARE = "rows in hand", 32
 """Rows on their way to the parts take at most this share of the memory."""
 
 LEAST_CUT, MOST_CUT = 256, 65_536
-"""Rows that are divided among the parts at once."""
+"""Rows that are given to the parts at once."""
+
+NOTED_BYTES = 13
+"""What a part notes of a row: its number, its key, whether that is valid."""
 
 LEAST_PUSHED, LEAST_WAITING = 8192, 1024
 """With fewer rows that come, or that wait for pages, the caller does the work of all parts: waking
@@ -133,8 +136,9 @@ class ParallelJoin(SemiStreamJoin):
         self.binding = binding
         self._budget = budget
         hand = budget.limit_bytes // HAND_SHARE
-        # All of them, if no part has room for a single one.
-        self._cut_rows = min(max(hand // _row_bytes(binding), LEAST_CUT), MOST_CUT)
+        # Each part notes which rows are its own, and all of them may stay in hand.
+        row_bytes = _row_bytes(binding) + threads * NOTED_BYTES
+        self._cut_rows = min(max(hand // row_bytes, LEAST_CUT), MOST_CUT)
         self._threads = threads
         # Where this is too much already, the parts get next to nothing, and say what they need.
         free_bytes = max(budget.limit_bytes - hand - master.index_bytes, threads)
