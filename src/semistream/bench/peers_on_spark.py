@@ -67,9 +67,9 @@ def _all_systems(tell: Told) -> list[str]:
 
 
 def _result(found: SparkResult, options: PeersOptions) -> PeerResult:
-    system = found.system.replace("semistream-", "semistream-on-spark-")
+    is_ours = found.system.startswith("semistream-")
     return PeerResult(
-        system=system,
+        system=found.system.replace("semistream-", "semistream-on-spark-"),
         memory=options.memories[0],
         skew=options.skews[0],
         batch_rows=found.batch_rows,
@@ -80,5 +80,5 @@ def _result(found: SparkResult, options: PeersOptions) -> PeerResult:
         memory_bytes=options.memory_bytes(options.memories[0]),
         product_rows=options.rows,
         where=ON_SPARK,
-        hit_share=found.hit_share if system != found.system else None,
+        hit_share=found.hit_share if is_ours else None,
     )

@@ -132,9 +132,11 @@ class IndexedJoin(Operator):
         keys, packed = self.made_ready(batch)
         return self.accept_rows(packed, keys.key64, keys.valid, ALL_ROWS)
 
-    def made_ready(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
+    def made_ready(
+        self, batch: pa.RecordBatch, pages: npt.NDArray[np.int32] | None = None
+    ) -> tuple[Keys, PackedColumns]:
         """What `keys_of` gives of rows, with room for their byte strings."""
-        keys, packed = self.keys_of(batch)
+        keys, packed = self.keys_of(batch, pages)
         if self.binding.layout.has_bytes:
             self._need_scratch(longest_blob(packed.columns.kernel, batch.num_rows))
         return keys, packed
@@ -391,9 +393,7 @@ class IndexedJoin(Operator):
         self.prepare(stream, blob_bytes)
         self.before_restore()
         pages = rows.column(PAGE).to_numpy()
-        keys, packed = self.keys_of(stream, pages)
-        if self.binding.layout.has_bytes:
-            self._need_scratch(longest_blob(packed.columns.kernel, rows.num_rows))
+        keys, packed = self.made_ready(stream, pages)
         done = import_rows(
             self.waiting.state.kernel,
             packed.columns.kernel,

@@ -49,8 +49,8 @@ LEAST_MASTER = 16_000_000
 """Below this size of the master one thread is the default."""
 
 LEAST_FIRST = 8192
-"""With fewer rows in the first batch one thread is the default: each batch would be divided, woken
-up for and handed out in parts, which takes longer than the work on so few rows."""
+"""With fewer rows in the first batch one thread is the default: threads would be woken up for each
+batch, and results handed out in parts, which takes longer than the work on so few rows."""
 
 LEAST_DRAINED = 49_152
 """The same where batches are drained. One thread has the whole list of a batch then, and sees pages
@@ -110,8 +110,9 @@ class ParallelJoin(SemiStreamJoin):
 
     The master's keys are cut into ranges that go to the parts in turn, so that pages serve as many
     waiting rows as they would in one join, and each part has its share of what is asked for most.
-    Rows are divided as they come; kernels run without the interpreter's lock. Where the output of a
-    part is full, rows that were accepted stay in hand until results have been taken.
+    Each part looks for its own rows in what comes; kernels run without the interpreter's lock.
+    Where the output of a part is full, rows that were accepted stay in hand until results have been
+    taken.
 
     With `may_be_one` the first batch decides: if it is small, there is one part, all of the master.
     """
@@ -239,8 +240,8 @@ class ParallelJoin(SemiStreamJoin):
 
     @property
     def _fitting_rows(self) -> int:
-        """Rows to divide next, so many that no part is likely to stop at a full output while the
-        others have room; none where results should be taken first."""
+        """Rows to give to the parts next, so many that no part is likely to stop at a full output
+        while the others have room; none where results should be taken first."""
         free, rows = min(part.output_room for part in self._parts)
         if free < rows // 4:
             return 0
