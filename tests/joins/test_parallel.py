@@ -14,6 +14,7 @@ from semistream.core.errors import BudgetError, CallOrderError, OptionError, Sch
 from semistream.core.join import Snapshot
 from semistream.joins import parallel
 from semistream.joins.parallel import ParallelJoin, threads_for
+from semistream.store.parts import MasterPart, in_parts
 
 CHECKS = {check.__name__: check for check in all_checks()}
 KEYS = 60_000
@@ -78,9 +79,10 @@ def rest(join: ParallelJoin) -> list[int]:
 def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
     with ss.open_master(path) as master:
         keys = table(1).column("k").to_numpy()
-        parts = master.in_parts(threads)
+        parts = in_parts(master, threads)
         found: list[int] = []
         for part in parts:
+            assert isinstance(part, MasterPart)
             rows, mine, valid = part.own(keys, np.ones(len(keys), np.uint8))
             assert mine.tolist() == keys[rows].tolist()
             assert valid.all()
@@ -93,7 +95,6 @@ def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
             assert (part.places(0, part.pages)[pages] == whole).all()
             assert len(mine) > len(keys) / threads / 2, "parts are to be about as large"
             found += rows.tolist()
-            part.close()
         assert sorted(found) == list(range(len(keys)))
         assert sum(part.pages for part in parts) < master.pages * 1.2 + 16 * threads
 
@@ -103,7 +104,9 @@ def test_a_part_that_is_ahead_does_not_read_for_few_rows(path: Path) -> None:
     with made(path, memory=4_000_000) as join:
         mixed = batch(2000)
         assert join.push(mixed) == mixed.num_rows
-        own, *_ = join._masters[0].own(np.arange(KEYS), np.ones(KEYS, np.uint8))
+        part = join._masters[0]
+        assert isinstance(part, MasterPart)
+        own, *_ = part.own(np.arange(KEYS), np.ones(KEYS, np.uint8))
         first = np.resize(own.astype(np.int64), 400_000)
         many = pa.record_batch([first, np.arange(len(first))], schema=SCHEMA)
         busy, ahead = join._parts
@@ -221,7 +224,7 @@ def test_drained_batches_of_a_large_master_mean_one_thread(
             assert sorted(seen) == list(range(rows.num_rows))
             assert join.threads == wanted
             # A single part is all of the master: it has no rows of others to leave out.
-            assert all((part.master.part is None) == (wanted == 1) for part in join._parts)
+            assert all(isinstance(part.master, MasterPart) == (wanted > 1) for part in join._parts)
 
 
 def test_a_small_first_batch_means_one_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ from semistream.kernels.region import HUGE_BYTES, Region
 from semistream.kernels.timing import read_only_runs
 from semistream.store import reader
 from semistream.store.file import FileMaster
+from semistream.store.parts import in_parts
 from semistream.store.reader import (
     COPYING_NS,
     MENDING_NS,
@@ -634,9 +635,9 @@ def test_a_join_with_a_companion_is_exact(
 def test_a_join_that_is_told_its_threads_has_no_companion(wide: FileMaster) -> None:
     assert not parallel.has_companion(1, wide)
     assert not parallel.has_companion(None, wide), "a small master"
-    (whole,) = wide.in_parts(1)
-    one, other = wide.in_parts(2)
-    with pytest.MonkeyPatch.context() as patched, whole, one, other:
+    (whole,) = in_parts(wide, 1)
+    one, _ = in_parts(wide, 2)
+    with pytest.MonkeyPatch.context() as patched:
         have_companions(patched)
         assert parallel.has_companion(None, wide)
         assert parallel.has_companion(None, whole)

@@ -32,6 +32,7 @@ from semistream.kernels.rows import packed_size
 from semistream.kernels.struct import Struct
 from semistream.shed.interval import copied
 from semistream.store.file import FileMaster
+from semistream.store.parts import MasterPart
 from semistream.store.reader import PageReader
 
 MET, PAGE = "\0met", "\0page"
@@ -213,7 +214,7 @@ class Operator(SemiStreamJoin):
 
     def drained(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """As the contract says; a join of a part of the master drains rows with keys of its own."""
-        if self.master.part is None:
+        if not isinstance(self.master, MasterPart):
             yield from super().drained(batch)
             return
         for start in range(0, batch.num_rows, PART_ROWS):
@@ -228,6 +229,7 @@ class Operator(SemiStreamJoin):
 
     def own_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """A copy of the rows that have keys of this part of the master."""
+        assert isinstance(self.master, MasterPart)
         keys, _ = self.binding.keys(batch)
         rows, *_ = self.master.own(keys.key64, keys.valid)
         return copied(batch, rows)

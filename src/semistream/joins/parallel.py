@@ -21,6 +21,7 @@ from semistream.core.stats import JoinStats
 from semistream.joins.binding import Binding
 from semistream.joins.operator import Operator, check_batch
 from semistream.store.file import FileMaster
+from semistream.store.parts import MasterPart, in_parts
 
 _T = TypeVar("_T")
 
@@ -77,8 +78,7 @@ def threads_for(
             f"threads={threads} is not a number of threads",
             hint=f"give 1 to {MOST_THREADS}, or None for as many as there are processors",
         )
-    if master.by_frequency:
-        prevented = "a master in the order of frequency"
+    prevented = master.indivisible or prevented
     if prevented is not None:
         if threads is not None and threads > 1:
             raise OptionError(f"{prevented} is joined by one thread", hint="leave threads= out")
@@ -95,7 +95,7 @@ def has_companion(threads: int | None, part: FileMaster) -> bool:
 
     Not where `threads` were said, nor where the parts have no processors to spare.
     """
-    parts = 1 if part.part is None else part.part[1]
+    parts = part.parts if isinstance(part, MasterPart) else 1
     spare = 2 * parts <= default_threads()
     return threads is None and spare and part.data_bytes >= LEAST_MASTER
 
@@ -145,7 +145,7 @@ class ParallelJoin(SemiStreamJoin):
         free_bytes = max(budget.limit_bytes - hand - master.index_bytes, threads)
         budget.set(HAND, hand)
         budget.set("index", min(master.index_bytes, budget.free_bytes))
-        self._masters = master.in_parts(threads)
+        self._masters = in_parts(master, threads)
         with self._told_in_all():
             self._parts = [make(part, free_bytes // threads) for part in self._masters]
         self._rests: list[pa.RecordBatch | None] = [None] * threads
@@ -165,12 +165,11 @@ class ParallelJoin(SemiStreamJoin):
 
     def _become_one(self) -> None:
         """Give all of the memory to one part."""
-        for part, master in zip(self._parts, self._masters, strict=True):
+        for part in self._parts:
             part.close()
-            master.close()
         for name, _ in list(self._budget):
             self._budget.set(name, 0)
-        self._masters = self.master.in_parts(1)
+        self._masters = [self.master]
         self._parts = [self._make(self._masters[0], self._budget.limit_bytes)]
         self._threads, self._rests = 1, [None]
 
@@ -353,7 +352,7 @@ class ParallelJoin(SemiStreamJoin):
                 f"{waiting} rows wait in this join for the version it has",
                 hint="drain it with finish() before it moves to another one",
             )
-        masters = master.in_parts(len(self._parts))
+        masters = in_parts(master, len(self._parts))
         moved = 0
         try:
             for part, new in zip(self._parts, masters, strict=True):
@@ -363,11 +362,7 @@ class ParallelJoin(SemiStreamJoin):
             # All parts have one version, always.
             for part, old in zip(self._parts[:moved], self._masters, strict=False):
                 part.move_to(old)
-            for new in masters:
-                new.close()
             raise
-        for old in self._masters:
-            old.close()
         self.master, self._masters = master, masters
         self._budget.set("index", master.index_bytes)
 
@@ -375,9 +370,8 @@ class ParallelJoin(SemiStreamJoin):
         if not self._closed:
             self._closed = True
             self._pool.shutdown()
-            for part, master in zip(self._parts, self._masters, strict=True):
+            for part in self._parts:
                 part.close()
-                master.close()
 
     def _told_in_all(self) -> AbstractContextManager[None]:
         """Within it, errors about the memory of a part tell what all of them need."""

@@ -27,6 +27,7 @@ from semistream.kernels.waiting import MARKED
 from semistream.store.file import FileMaster
 from semistream.store.keys import Keys
 from semistream.store.layout import PackedColumns
+from semistream.store.parts import MasterPart
 from semistream.store.reader import WINDOW_SHARE, window_bytes
 
 GAP_BYTES = {"direct": 12_288, "buffered": 4096}
@@ -265,6 +266,7 @@ class SweepJoin(IndexedJoin):
         if self._deadline is not None:
             return super().push_own(batch)
         self._check_open()
+        assert isinstance(self.master, MasterPart)
         start = self.clock.now_ns()
         self.prepare(batch)
         rest = None
@@ -333,7 +335,7 @@ class SweepJoin(IndexedJoin):
         """Join a batch whose keys find room."""
         assert self._reader is not None
         keys, packed = self.made_ready(batch)
-        done, parts = 0, 1 if self.master.part is None else self.master.part[1]
+        done, parts = 0, self.master.parts if isinstance(self.master, MasterPart) else 1
         while done < batch.num_rows:
             start = self.clock.now_ns()
             room = self._list_room - self._key_bytes * batch.num_rows
@@ -380,7 +382,7 @@ class SweepJoin(IndexedJoin):
         for begin in range(start, total, INTAKE_ROWS):
             key64 = keys.key64[begin : begin + INTAKE_ROWS]
             valid, rows = keys.valid[begin : begin + INTAKE_ROWS], ALL_ROWS
-            if self.master.part is not None:
+            if isinstance(self.master, MasterPart):
                 rows, key64, valid = self.master.own(key64, valid)
             found, pages = self._found[: len(key64)], self._pages[: len(key64)]
             self._look_up_some(begin // INTAKE_ROWS, key64, valid, found, pages)

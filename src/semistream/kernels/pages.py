@@ -35,6 +35,7 @@ from semistream.kernels.memory import (
     store_i64,
     store_u32,
 )
+from semistream.kernels.ranges import RANGES, own_page
 from semistream.kernels.struct import struct_type
 
 PAGE_ROWS, PAGE_NUMBER, PAGE_FIRST, PAGE_LAST, PAGE_KEYS = 8, 12, 16, 24, 32
@@ -52,7 +53,8 @@ CLASSES = 1 << CLASS_BITS
 
 INDEX = struct_type(
     "first narrow base continued shard_start shards pages segment_start class_of class_parts "
-    "guides guide_count guide_base guide_shift"
+    "guides guide_count guide_base guide_shift",
+    ranges=RANGES,
 )
 """The sparse index: the first key64 of every page, minus `base`, and where shards begin (one entry
 more than there are shards). Unsigned 32-bit (`narrow`) where the keys' range allows it, else
@@ -65,7 +67,10 @@ a static function from key64 to class (see `class_of_key`). Both are 0 in a mast
 
 Keys need not be even: `guides` divide the range of the firsts from `guide_base` on into
 `guide_count` parts of 2^`guide_shift`, and have for each shard and part the first page that does
-not begin before it, and the end. They are 0 where there are none."""
+not begin before it, and the end. They are 0 where there are none.
+
+A part of a master shares `first`, `guides` and their like with the whole one, where all shards and
+pages are those of the whole. `shard_start`, `pages` and `continued` are of its own pages."""
 
 
 @inlined
@@ -283,11 +288,12 @@ def class_of_key(index: Any, key: int) -> int:
 
 @inlined
 def page_of(index: Any, key: int) -> int:
-    """The first page that can hold `key`, or -1 if no page can."""
+    """The first page that can hold `key`, or -1 if no page can. A part is asked for own keys."""
     shard = 0
     if index.shards > 1:
         shard = shard_of(key, index.shards)
-    start, end = at(index.shard_start, shard), at(index.shard_start, shard + 1)
+    starts = index.shard_start if index.ranges.count == 0 else index.ranges.shards
+    start, end = at(starts, shard), at(starts, shard + 1)
     if index.class_of != 0:
         segment = index.segment_start + 8 * (CLASSES * shard + class_of_key(index, key))
         start, end = load_i64(segment), load_i64(segment + 8)
@@ -301,7 +307,7 @@ def page_of(index: Any, key: int) -> int:
         distance = np.uint64(key) - np.uint64(index.base)
         if distance > np.uint64(0xFFFFFFFF):
             # Beyond 32 bits no page begins: the last page is the only candidate.
-            return end - 1
+            return own_page(index.ranges, shard, end - 1)
         wanted = np.int64(distance)
     page = end
     if index.guides != 0:
@@ -316,9 +322,11 @@ def page_of(index: Any, key: int) -> int:
                 page = _lower_bound_index(index, page, after, wanted)
     else:
         page = _lower_bound_index(index, start, end, wanted)
-    if page < end and first_of(index, page) == wanted and not is_continued(index, page):
-        return page
-    return page - 1 if page > start else -1
+    if page < end and first_of(index, page) == wanted:
+        own = own_page(index.ranges, shard, page)
+        if not is_continued(index, own):
+            return own
+    return own_page(index.ranges, shard, page - 1) if page > start else -1
 
 
 @inlined

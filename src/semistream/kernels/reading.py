@@ -57,6 +57,7 @@ from semistream.kernels.memory import (
     sys_yield,
 )
 from semistream.kernels.pages import check_page
+from semistream.kernels.ranges import RANGES, end_of_range, whole_page
 from semistream.kernels.region import HUGE_BYTES
 from semistream.kernels.struct import struct_type
 
@@ -68,11 +69,11 @@ REQUESTS = 64
 """Entries of the request table: no more reads than this are ever in flight."""
 
 REQUEST_WORDS = 8
-REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_LOCAL, REQ_DONE, REQ_STATUS = range(
+REQ_FIRST, REQ_COUNT, REQ_BUFFER, REQ_HELD, REQ_FILE, REQ_SHARD, REQ_DONE, REQ_STATUS = range(
     0, 64, 8
 )
-"""Offsets in a request: first page, pages, buffer, pages of the ring held, file, page in the file,
-bytes read so far, status."""
+"""Offsets in a request: first page, pages, buffer, pages of the ring held, file, shard, bytes read
+so far, status."""
 
 ASYNC, ADVISED, WORKERS = 0, 1, 2
 """How reads are under way; see the module's text."""
@@ -142,8 +143,8 @@ microseconds."""
 RING = struct_type(
     # Addresses of arrays: the buffers, the request table, file descriptors, where shards begin,
     # words for messages and the time, records of asynchronous reads, a bit per page that was
-    # checked (0: none is to be checked), where in its file each page lies (0: in their order), a
-    # byte per piece of the files, and where those of each shard begin.
+    # checked (0: none is to be checked), where in its file each page of the whole master lies (0:
+    # in their order), a byte per piece of the files, and where those of each shard begin.
     "buffer requests files shard_start message iocbs checked places pieces piece_start "
     # Pages of the ring, bytes of a page, most requests in flight.
     "ring_pages page_bytes depth "
@@ -172,7 +173,9 @@ RING = struct_type(
     "mending mended unmended "
     # What whoever asks has decided: to see pages, to copy them, or (0) nothing. Pages that came
     # with windows and pages that were copied, and the time that either took.
-    "told opened opening_ns copied copying_ns"
+    "told opened opening_ns copied copying_ns",
+    # Which pages of the whole master these are.
+    ranges=RANGES,
 )
 """The state of reading; shared by the joining kernel and the workers."""
 
@@ -197,23 +200,39 @@ def in_flight(ring: Any) -> int:
 
 
 @inlined
+def place_of(ring: Any, shard: int, page: int) -> int:
+    """Where in its file a page lies, in pages."""
+    if ring.places != 0:
+        return np.int64(load_u32(ring.places + 4 * whole_page(ring.ranges, shard, page)))
+    if ring.ranges.count != 0:
+        return whole_page(ring.ranges, shard, page) - at(ring.ranges.shards, shard)
+    return page - at(ring.shard_start, shard)
+
+
+@inlined
 def place_at(ring: Any, request: int, page: int) -> int:
     """Where in its file the page at a position of a request lies, in pages."""
+    return place_of(ring, load_i64(request + REQ_SHARD), load_i64(request + REQ_FIRST) + page)
+
+
+@inlined
+def follow(ring: Any, shard: int, first: int, end: int) -> int:
+    """The page after those that follow each other in the file from one on, before `end`."""
+    end = end_of_range(ring.ranges, shard, first, end)
     if ring.places == 0:
-        return load_i64(request + REQ_LOCAL) + page
-    return np.int64(load_u32(ring.places + 4 * (load_i64(request + REQ_FIRST) + page)))
+        return end
+    place = ring.places + 4 * (whole_page(ring.ranges, shard, first) - first)
+    page = first + 1
+    while page < end and load_u32(place + 4 * page) == load_u32(place + 4 * (page - 1)) + 1:
+        page += 1
+    return page
 
 
 @inlined
 def stretch_end(ring: Any, request: int, page: int) -> int:
     """The position after the pages that follow each other in the file from one of a request on."""
-    count = load_i64(request + REQ_COUNT)
-    if ring.places == 0:
-        return count
-    page += 1
-    while page < count and place_at(ring, request, page) == place_at(ring, request, page - 1) + 1:
-        page += 1
-    return page
+    first, count = load_i64(request + REQ_FIRST), load_i64(request + REQ_COUNT)
+    return follow(ring, load_i64(request + REQ_SHARD), first + page, first + count) - first
 
 
 @inlined
@@ -483,9 +502,7 @@ def shows(ring: Any, shard: int, page: int) -> bool:
     """Whether a window may show a page at next to no cost, as its piece comes whole."""
     if ring.window_bytes == 0:
         return False
-    place = page - at(ring.shard_start, shard)
-    if ring.places != 0:
-        place = np.int64(load_u32(ring.places + 4 * page))
+    place = place_of(ring, shard, page)
     return not is_small(ring, at(ring.piece_start, shard) + place * ring.page_bytes // PIECE_BYTES)
 
 
@@ -544,11 +561,9 @@ def open_window(ring: Any, request: int, shard: int) -> bool:
     place, file = place_at(ring, request, 0), load_i64(request + REQ_FILE)
     start = place * size // PIECE_BYTES * PIECE_BYTES
     most = min(pages_alike(ring, request, shard), at(ring.shard_start, shard + 1) - first)
-    pages = 1
-    while pages < most and place_at(ring, request, pages) == place + pages:
-        pages += 1
-    if pages > most:
+    if most < 1:
         return False
+    pages = follow(ring, shard, first, first + most) - first
     begin = now_ns(ring.message + 8) if ring.measure != 0 else np.int64(0)
     close_window(ring)
     end = ((place + pages) * size + PIECE_BYTES - 1) // PIECE_BYTES * PIECE_BYTES
@@ -727,7 +742,7 @@ def submit_part(ring: Any, first: int, count: int) -> int:
     store_i64(request + REQ_FIRST, first)
     store_i64(request + REQ_COUNT, count)
     store_i64(request + REQ_FILE, at(ring.files, shard))
-    store_i64(request + REQ_LOCAL, first - at(ring.shard_start, shard))
+    store_i64(request + REQ_SHARD, shard)
     clock = ring.message + 8
     begin = now_ns(clock) if ring.measure != 0 else np.int64(0)
     looked = UNSEEN
@@ -747,11 +762,10 @@ def submit_part(ring: Any, first: int, count: int) -> int:
         ring.pages_read += count
     if ring.next != first:
         ring.seeks += 1
-    if ring.places != 0:
-        page = stretch_end(ring, request, 0)
-        while page < count:
-            ring.seeks += 1
-            page = stretch_end(ring, request, page)
+    page = stretch_end(ring, request, 0)
+    while page < count:
+        ring.seeks += 1
+        page = stretch_end(ring, request, page)
     ring.next = first + count
     return count
 

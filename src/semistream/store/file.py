@@ -18,8 +18,8 @@ import pyarrow as pa
 
 from semistream.core.errors import CorruptPageError, OptionError, StoreError
 from semistream.kernels.changing import first_wrong_page
-from semistream.kernels.jit import read_only
-from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate, rows_of_part
+from semistream.kernels.pages import CLASSES, INDEX, first_bad_page, locate
+from semistream.kernels.ranges import RANGES
 from semistream.kernels.reading import PIECE_BYTES
 from semistream.kernels.struct import Struct
 from semistream.store.keys import KeySpec
@@ -36,10 +36,6 @@ from semistream.store.writing import index_checksum, master_layout
 
 IO_MODES = ("buffered", "direct")
 
-RANGES_PER_PART = 16
-"""Ranges of keys in each part of a master that is joined in parts. With one range a part would have
-all that is asked for lately, where new keys are larger than old ones."""
-
 PAGES_PER_GUIDE = 16
 """Pages for each guide of the index: as many entries as a line of the processor's cache has."""
 
@@ -53,15 +49,13 @@ class FileMaster:
 
     Reading is safe from several threads and processes: nothing of an opened version ever changes.
     `io="direct"` bypasses the operating system's cache, so that memory is what the budget says.
-    With `shard` only the pages of that shard are known, as if they were the whole master; with
-    `part` (which, of how many) only those that may hold keys which `own` finds to be that part's.
+    With `shard` only the pages of that shard are known, as if they were the whole master.
     """
 
     path: Path
     manifest: Manifest
     io: str = "buffered"
     shard: int | None = None
-    part: tuple[int, int] | None = None
     spec: KeySpec = field(init=False)
     layout: RowLayout = field(init=False)
     index: Struct = field(init=False)
@@ -77,9 +71,7 @@ class FileMaster:
         init=False, default_factory=lambda: np.empty(0, np.uint32)
     )
     _stamp: tuple[int, int] = field(init=False, default=(0, 0))
-    _routes: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]] | None = field(
-        init=False, default=None
-    )
+    _ranges: Struct = field(init=False, default_factory=lambda: Struct(RANGES))
 
     def __post_init__(self) -> None:
         schema = self.manifest.schema
@@ -113,11 +105,8 @@ class FileMaster:
 
     @property
     def rows(self) -> int:
-        """Rows of what was opened; of a part about as many."""
-        rows = sum(shard.rows for shard in self.shards)
-        if self.part is None:
-            return rows
-        return rows * self.pages // max(sum(shard.pages for shard in self.shards), 1)
+        """Rows of what was opened."""
+        return sum(shard.rows for shard in self.shards)
 
     @property
     def data_bytes(self) -> int:
@@ -132,10 +121,19 @@ class FileMaster:
     @property
     def index_bytes(self) -> int:
         """Memory of the index, charged to the budget of every join that uses it."""
-        marks = self._continued.nbytes + self._checked.nbytes + self._pieces.nbytes
         places = 0 if self._places is None else self._places.nbytes
         known = self._guides.nbytes + self._classes.nbytes
-        return int(self.index.array("first").nbytes + known + marks + places)
+        return int(self.index.array("first").nbytes + known + places + self._marks_bytes)
+
+    @property
+    def _marks_bytes(self) -> int:
+        """What is noted of every page and piece, besides where it is."""
+        return self._continued.nbytes + self._checked.nbytes + self._pieces.nbytes
+
+    @property
+    def indivisible(self) -> str | None:
+        """What it is that cannot be joined in parts; None if it can."""
+        return "a master in the order of frequency" if self.by_frequency else None
 
     @property
     def by_frequency(self) -> bool:
@@ -152,28 +150,14 @@ class FileMaster:
 
         Ranges go over all shards; each has about as many pages as the others.
         """
-        index = self.index
-        return _borders(index.array("first").astype(np.int64) + int(index.base), ranges)
+        firsts = np.sort(self.firsts())
+        return firsts[np.arange(1, ranges) * len(firsts) // ranges] if len(firsts) else firsts
 
-    def own(
-        self, keys: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
-    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-        """Which rows have keys of this part, and these keys, and whether they are valid.
-
-        Every key belongs to one part, whether the master has it or not.
-        """
-        assert self.part is not None
-        assert self._routes is not None
-        rows, own_keys = np.empty(len(keys), np.int32), np.empty(len(keys), np.int64)
-        own_valid = np.empty(len(keys), np.uint8)
-        own = self.part[0]
-        count = rows_of_part(keys, valid, *self._routes, own, rows, own_keys, own_valid)
-        return rows[:count], read_only(own_keys[:count]), read_only(own_valid[:count])
-
-    def in_parts(self, parts: int) -> list[FileMaster]:
-        """The same version in parts, each to be closed by itself; a single one is all of it."""
-        ranges = [(number, parts) if parts > 1 else None for number in range(parts)]
-        return [FileMaster(self.path, self.manifest, self.io, part=part) for part in ranges]
+    def firsts(self) -> npt.NDArray[np.int64]:
+        """The first key64 of every page; a copy."""
+        firsts: npt.NDArray[np.int64] = self.index.array("first").astype(np.int64)
+        firsts += int(self.index.base)
+        return firsts
 
     def locate(
         self,
@@ -208,6 +192,7 @@ class FileMaster:
             measure=measure,
             checked=self._checked if check else None,
             places=self._places,
+            ranges=self._ranges,
             pieces=(self._pieces, self._piece_start) if seen else None,
             companion=companion,
         )
@@ -252,7 +237,7 @@ class FileMaster:
         if manifest.version == self.manifest.version:
             self._stamp = stamp
             return None
-        return FileMaster(self.path, manifest, self.io, self.shard, self.part)
+        return FileMaster(self.path, manifest, self.io, self.shard)
 
     def touched_since(self, version: int) -> npt.NDArray[np.int64] | None:
         """key64 of all keys that may differ from those of an earlier version; None: not known."""
@@ -361,16 +346,6 @@ class FileMaster:
             first, continued = first[begin : begin + pages], continued[begin : begin + pages]
             places = places[begin : begin + pages].copy()
             starts = np.array([0, pages], np.int64)
-        if self.part is not None:
-            wanted = _pages_of_part(first, starts, *self.part)
-            parts = self.part[1]
-            self._routes = _borders(first, parts * RANGES_PER_PART), _owners(parts)
-            follows = np.diff(wanted, prepend=-2) == 1
-            shard = np.searchsorted(starts, wanted, side="right") - 1
-            places = places[wanted] if placed else (wanted - starts[shard]).astype(np.uint32)
-            first, placed, pages = first[wanted], 1, len(wanted)
-            continued = continued[wanted] * follows if len(continued) else continued
-            starts = np.searchsorted(wanted, starts).astype(np.int64)
         if placed:
             self._places = places
         self._shard_start, self._continued = starts, continued.copy()
@@ -460,32 +435,6 @@ def _guides(firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]) -> dic
         "guide_count": count,
         "guide_shift": shift,
     }
-
-
-def _borders(firsts: npt.NDArray[np.int64], ranges: int) -> npt.NDArray[np.int64]:
-    """The keys at which ranges of about as many pages begin, given the first key of every page."""
-    at = np.arange(1, ranges) * len(firsts) // ranges
-    return np.sort(firsts)[at] if len(firsts) else np.empty(0, np.int64)
-
-
-def _owners(parts: int) -> npt.NDArray[np.uint8]:
-    """To which part each range of keys belongs."""
-    return np.arange(parts * RANGES_PER_PART, dtype=np.uint8) % parts
-
-
-def _pages_of_part(
-    firsts: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], part: int, parts: int
-) -> npt.NDArray[np.int64]:
-    """Pages that may hold keys of a part: in each shard those of every range that it has."""
-    borders = _borders(firsts, parts * RANGES_PER_PART)
-    found = []
-    for start, end in pairwise(starts.tolist()):
-        # A range begins somewhere in the page before the first that begins in it.
-        into = np.searchsorted(firsts[start:end], borders)
-        begins = np.maximum(np.concatenate(([0], into - 1)), 0)[part::parts]
-        ends = np.concatenate((into, [end - start]))[part::parts]
-        found += [np.arange(a, b) + start for a, b in zip(begins, ends, strict=True)]
-    return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
 
 
 def _unreadable(file: Path, error: OSError) -> StoreError:

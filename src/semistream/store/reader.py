@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from semistream.core.errors import CorruptPageError, StoreError
+from semistream.kernels.ranges import RANGES
 from semistream.kernels.reading import (
     ADVISED,
     ASYNC,
@@ -81,11 +82,12 @@ class PageReader:
     `buffer_pages` bounds the memory; it must hold the longest run. `direct` says that the files
     were opened for direct reads: those are done asynchronously by the operating system, or by
     threads where it does not let us. `checked` has a bit per page, set once it was checked; without
-    it no page is. `places` says where in its file every page lies; without it they lie in their
-    order. With `pieces` pages that the operating system has cached may be seen where they are,
-    instead of being copied, where many neighbours are wanted, through a window that is part of the
-    buffer's memory: a byte for every piece of the files, for what is found out about it, and where
-    those of each file begin.
+    it no page is. `places` says where in its file every page of the whole master lies; without it
+    they lie in their order. `ranges` says which of them a part of the master has.
+    With `pieces` pages that the operating system has cached may be seen where they are, instead of
+    being copied, where many neighbours are wanted, through a window that is part of the buffer's
+    memory: a byte for every piece of the files, for what is found out about it, and where those of
+    each file begin.
     With a `companion` a second thread copies pages that the operating system has cached.
     Close it when the join ends.
     """
@@ -103,6 +105,7 @@ class PageReader:
         measure: bool = True,
         checked: npt.NDArray[np.uint8] | None = None,
         places: npt.NDArray[np.uint32] | None = None,
+        ranges: Struct | None = None,
         pieces: tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]] | None = None,
         companion: bool = False,
     ) -> None:
@@ -126,6 +129,7 @@ class PageReader:
             way=ADVISED,
             checked=checked if checked is not None else 0,
             places=places if places is not None else 0,
+            ranges=ranges or Struct(RANGES),
             measure=measure,
             next=-1,
             reach_at=self._reach.bytes[-self._reach.bytes.ctypes.data % PIECE_BYTES :],

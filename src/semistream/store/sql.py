@@ -340,6 +340,11 @@ class TableMaster(FileMaster):
         self.fill(first, count, pages)
         return pages
 
+    @property
+    def indivisible(self) -> str | None:
+        """One connection reads all of it."""
+        return "a table in a database"
+
     def newer(self) -> FileMaster | None:
         """A table has no versions; open it again to see it as it is."""
         return None

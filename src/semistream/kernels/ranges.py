@@ -1,0 +1,58 @@
+"""Which pages of a master a part of it has, and which numbers they have there.
+
+A part knows its own pages by numbers without gaps, as if they were a whole master. The index it
+shares with the others: what is found there are numbers in the whole master.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from semistream.kernels.jit import inlined
+from semistream.kernels.memory import at, load_i64
+from semistream.kernels.struct import struct_type
+
+RANGES = struct_type("count own whole shards")
+"""`count` ranges of pages in each shard; 0 for a whole master, all of whose numbers are its own.
+Where each range begins among the `own` pages and in the `whole` master; where shards begin in the
+whole master. Ranges may be empty, and do not overlap."""
+
+
+@inlined
+def _range_of(ranges: Any, shard: int, begins: int, page: int) -> int:
+    """The last range of a shard that does not begin behind a page."""
+    first = ranges.count * shard
+    found = first - 1
+    # All are compared, several at once: a search would be one surprise after the other.
+    for i in range(ranges.count):
+        found += int(load_i64(begins + 8 * (first + i)) <= page)
+    return max(found, first)
+
+
+@inlined
+def whole_page(ranges: Any, shard: int, page: int) -> int:
+    """The number that an own page has in the whole master."""
+    if ranges.count == 0:
+        return page
+    i = _range_of(ranges, shard, ranges.own, page)
+    return page - at(ranges.own, i) + at(ranges.whole, i)
+
+
+@inlined
+def own_page(ranges: Any, shard: int, page: int) -> int:
+    """The own number of a page of the whole master that is in one of the ranges."""
+    if ranges.count == 0:
+        return page
+    i = _range_of(ranges, shard, ranges.whole, page)
+    return page - at(ranges.whole, i) + at(ranges.own, i)
+
+
+@inlined
+def end_of_range(ranges: Any, shard: int, page: int, end: int) -> int:
+    """Where the own pages end that follow one in its range, or `end` if that comes before."""
+    if ranges.count == 0:
+        return end
+    following = _range_of(ranges, shard, ranges.own, page) + 1
+    if following == ranges.count * (shard + 1):
+        return end
+    return min(end, at(ranges.own, following))
