@@ -53,6 +53,7 @@ def main() -> None:
 def profile(options: argparse.Namespace, folder: Path) -> None:
     """Warm the join up, then sample it for the time given."""
     from semistream.bench.masters import product_master
+    from semistream.bench.peers.base import read_into_cache
     from semistream.joins.registry import make_join
     from semistream.workloads import sale_schema, sales
 
@@ -75,17 +76,13 @@ def profile(options: argparse.Namespace, folder: Path) -> None:
             end = time.perf_counter() + seconds
             while True:
                 for batch in stream:
-                    rest = batch
-                    if options.drained:
-                        rest = batch.slice(0, 0)
-                        for _ in join.drained(batch):
-                            pass
-                    while rest.num_rows:
-                        rest = rest.slice(join.push(rest))
-                        join.step()
+                    for _ in join.drained(batch) if options.drained else join.pushed(batch):
+                        pass
                     if time.perf_counter() > end:
                         return join.stats.rows_in - before
 
+        if options.io == "buffered":
+            read_into_cache(master.path)
         run(options.seconds)
         write_names()
         data = folder / "perf.data"

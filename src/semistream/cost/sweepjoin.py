@@ -21,10 +21,10 @@ from semistream.joins.indexed import SPARE_ROWS
 from semistream.joins.sweepjoin import (
     GAP_BYTES,
     LONGEST_RUN_BYTES,
-    MOST_OUTPUT_BYTES,
     RUNS_IN_BUFFER,
     SEEN_SHARE,
     buffer_bytes,
+    output_share,
     pages_together,
 )
 from semistream.kernels.reading import LIGHT
@@ -57,8 +57,7 @@ class SweepJoinModel(CostModel):
         self, workload: Workload, memory_bytes: int, costs: UnitCosts | None = None, **settings: Any
     ) -> Plan:
         page, limit = workload.page_bytes, memory_bytes
-        wanted = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
-        output = output_bytes(workload, limit, wanted / limit)
+        output = output_bytes(workload, limit, output_share(limit, workload.io))
         buffer = buffer_bytes(limit, workload.io, page) // page
         parts: dict[str, float] = {
             "index": workload.index_bytes,

@@ -50,7 +50,13 @@ SEEN_SHARE = 16
 """Where windows come in pieces, and a sweep has a row for one page in so many, it goes through all
 pages between wanted ones."""
 
-MOST_OUTPUT_BYTES = 2_000_000
+OUTPUT_PART = {"direct": 16, "buffered": 8}
+MOST_OUTPUT_BYTES = {"direct": 2 << 20, "buffered": 4 << 20}
+"""The output is this part of the memory, up to so many bytes. Whenever one is full, threads meet
+and Python hands results out; but where the disk binds, a larger pool is worth more than that."""
+
+LEAST_OUTPUT_PART, LEAST_OUTPUT_BYTES = 12, 256_000
+"""It has so many bytes at least, if that is not more than this part of the memory."""
 
 MOST_PLANS = 32
 """A step fills the output unless this much reading does not: small batches of results would cost
@@ -116,6 +122,12 @@ def buffer_bytes(limit_bytes: int, io: str, page_bytes: int) -> int:
     if in_pieces <= limit_bytes // PIECE_PART:
         size = in_pieces
     return max(size // page_bytes, 2) * page_bytes
+
+
+def output_share(limit_bytes: int, io: str) -> float:
+    """The output's share of a memory."""
+    size = min(limit_bytes / OUTPUT_PART[io], MOST_OUTPUT_BYTES[io])
+    return max(size, min(limit_bytes / LEAST_OUTPUT_PART, LEAST_OUTPUT_BYTES)) / limit_bytes
 
 
 def pages_together(limit_bytes: int, io: str, page_bytes: int) -> int:
@@ -191,9 +203,7 @@ class SweepJoin(IndexedJoin):
 
     def divide(self, blob_bytes: float) -> MemoryPlan:
         master, limit = self.master, self.budget.limit_bytes
-        # Small outputs cost time per step, large ones cost memory: a twelfth, then 256 kB at least.
-        output = max(min(limit / 12, 256_000), min(limit / 16, MOST_OUTPUT_BYTES))
-        parts = self.common_parts(index=True, output_share=output / limit)
+        parts = self.common_parts(index=True, output_share=output_share(limit, master.io))
         parts["page chains"] = 4 * max(master.pages, 1) + master.pages // MARKED + 1
         parts["read buffer"] = buffer_bytes(limit, master.io, master.page_bytes)
         parts["scratch"] = self.scratch_bytes + self.row_room(blob_bytes)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from semistream.kernels.jit import inlined
-from semistream.kernels.memory import at, load_i64
+from semistream.kernels.memory import at
 from semistream.kernels.struct import struct_type
 
 RANGES = struct_type("count own whole shards")
@@ -22,11 +24,16 @@ whole master. Ranges may be empty, and do not overlap."""
 def _range_of(ranges: Any, shard: int, begins: int, page: int) -> int:
     """The last range of a shard that does not begin behind a page."""
     first = ranges.count * shard
-    found = first - 1
-    # All are compared, several at once: a search would be one surprise after the other.
-    for i in range(ranges.count):
-        found += int(load_i64(begins + 8 * (first + i)) <= page)
-    return max(found, first)
+    last = first + ranges.count - 1
+    begin = at(begins, first)
+    # Ranges have about as many pages each: the guess is seldom wrong.
+    share = (page - begin) / np.float64(at(begins, last) - begin + 1)
+    found = min(max(first + np.int64(share * (last - first)), first), last)
+    while found > first and at(begins, found) > page:
+        found -= 1
+    while found < last and at(begins, found + 1) <= page:
+        found += 1
+    return found
 
 
 @inlined
