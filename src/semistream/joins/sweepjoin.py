@@ -18,7 +18,7 @@ from semistream.joins.binding import Binding
 from semistream.joins.cache import TupleCache
 from semistream.joins.indexed import ALL_ROWS, INTAKE_ROWS, IndexedJoin
 from semistream.joins.listed import ListedRows
-from semistream.joins.operator import PART_ROWS, check_batch
+from semistream.joins.operator import check_batch
 from semistream.joins.waiting import LISTED_SLOTS, WaitingRows
 from semistream.kernels.matching import FULL, LISTED_AHEAD, SEEN_AHEAD, take_in
 from semistream.kernels.planning import sweep_runs
@@ -279,15 +279,11 @@ class SweepJoin(IndexedJoin):
         assert isinstance(self.master, MasterPart)
         start = self.clock.now_ns()
         self.prepare(batch)
-        rest = None
-        for begin in range(0, batch.num_rows, PART_ROWS):
-            keys, packed = self.made_ready(batch.slice(begin, PART_ROWS))
-            rows, key64, valid = self.master.own(keys.key64, keys.valid)
-            accepted = self.accept_rows(packed, key64, valid, rows)
-            self._rows_in += accepted
-            if accepted < len(rows):
-                rest = self.own_rows(batch.slice(begin)).slice(accepted)
-                break
+        keys, packed = self.made_ready(batch)
+        rows, key64, valid = self.master.own(keys.key64, keys.valid)
+        accepted = self.accept_rows(packed, key64, valid, rows)
+        self._rows_in += accepted
+        rest = self.own_rows(batch).slice(accepted) if accepted < len(rows) else None
         self._busy_ns += self.clock.now_ns() - start
         return rest
 
