@@ -422,6 +422,30 @@ def test_mending_takes_its_part_of_the_time_that_is_lost(
     found.close()
 
 
+def test_sweeps_have_pieces_mended_too(wide: FileMaster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their part of what the sweep took that pieces come page by page, and for no other time."""
+    calls: list[int] = []
+
+    def mend_at_once(ring: object, shards: int, most_ns: int) -> int:
+        calls.append(most_ns)
+        return 0
+
+    monkeypatch.setattr(reader, "mend", mend_at_once)
+    found = wide.reader(1024, windows=True)
+    wide._pieces[:] = WHOLE
+    found.ring.copying_ns = 10**9
+    found.swept(wide.pages)
+    assert not calls, "pieces that come whole cost nothing"
+    wide._pieces[:] = TRIES
+    found.swept(wide.pages)
+    assert not calls, "what an earlier sweep took does not count"
+    found.ring.copying_ns += 10**9
+    found.ring.opening_ns += 10**9
+    found.swept(wide.pages)
+    assert calls == [(2 * 10**9 - wide.pages * SHOWING_NS) // MENDING_SHARE]
+    found.close()
+
+
 def test_windows_are_opened_for_dense_stretches_only(wide: FileMaster) -> None:
     found = wide.reader(1024, windows=True)
     few = [(at, 1) for at, _ in runs_of(wide, step=20)]

@@ -89,7 +89,7 @@ def check_row_that_does_not_fit(make: JoinFactory, workspace: Workspace) -> None
 
 def _budget_error(run: Run, batch: pa.RecordBatch) -> BudgetError | None:
     try:
-        run.join.push(batch)
+        run.offer(batch)
     except BudgetError as error:
         return error
     return None

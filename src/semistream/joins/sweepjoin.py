@@ -477,6 +477,7 @@ class SweepJoin(IndexedJoin):
                 # Rows of this sweep are still being read; the next one begins after them.
                 return
             if not self.listed.count:
+                self._reader.swept(self.master.pages)
                 self._end_sweep()
             self._position = 0
 

@@ -144,7 +144,7 @@ class PageReader:
             self.ring.pieces = self._pieces
         self._own_window = window
         self._refused = 0
-        self._lost_ns, self._shards = 0.0, len(shard_start) - 1
+        self._lost_ns, self._took_ns, self._shards = 0.0, 0, len(shard_start) - 1
         stop: Callable[[], None] = _nothing
         if direct:
             stop = _read_asynchronously(self.ring) or _start_workers(self.ring, depth)
@@ -258,9 +258,21 @@ class PageReader:
 
         Where much was lost to pieces of the files that come page by page, some are fetched anew.
         """
+        self.ring.told = 0
+        self._mend()
+
+    def swept(self, pages: int) -> None:
+        """All of so many pages were gone through, and those that rows waited for seen or copied as
+        the reader found best; while idle. Pieces that cost time thereby are fetched anew, too."""
+        took_ns = int(self.ring.opening_ns + self.ring.copying_ns)
+        spent_ns, self._took_ns = took_ns - self._took_ns, took_ns
+        self._lost_ns += max(self.small_share * (spent_ns - pages * SHOWING_NS), 0)
+        self._mend()
+
+    def _mend(self) -> None:
+        """Have pieces that come page by page fetched anew, in a part of the time that was lost."""
         assert self.in_flight == 0, "reads are under way"
         ring = self.ring
-        ring.told = 0
         earned_ns = int(self._lost_ns / MENDING_SHARE)
         if earned_ns >= MENDING_NS and not ring.wary and ring.unmended < ring.mended + DOUBTS:
             self._lost_ns -= MENDING_SHARE * int(mend(ring.kernel, self._shards, earned_ns))
