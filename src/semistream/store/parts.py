@@ -29,7 +29,7 @@ class MasterPart(FileMaster):
         self._whole, self.number, self.parts = whole, number, parts
         self._borders = whole.borders(RANGES_PER_PART * parts)
         # To which part each range of keys belongs.
-        self._owners = np.arange(RANGES_PER_PART * parts, dtype=np.uint8) % parts
+        self._owners = (np.arange(RANGES_PER_PART * parts) % parts).astype(np.uint8)
         begins, ends = self._own_ranges(whole)
         own = np.concatenate(([0], np.cumsum(ends - begins)))
         self._shard_start = own[::RANGES_PER_PART].copy()
