@@ -15,6 +15,7 @@ import pytest
 
 import semistream as ss
 from semistream.core.errors import OptionError, SemiStreamError, SourceError, StoreError
+from semistream.joins import parallel
 from semistream.joins.api import run
 from semistream.store.sql import TableMaster
 from semistream.testing.mariadb import MariaDBServer
@@ -138,6 +139,19 @@ def test_joins_are_the_same(name: str, how: str, uri: str) -> None:
         assert rows_of(joined) == expected(sent, how)
         assert joined.stats.pages_read > 0
         assert joined.stats.bytes_peak <= 2_000_000
+
+
+def test_a_table_is_joined_by_one_thread(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However large it is: its connection is one."""
+    for name in ("LEAST_MASTER", "LEAST_BYTES", "LEAST_FIRST"):
+        monkeypatch.setattr(parallel, name, 1)
+    monkeypatch.setattr(parallel, "default_threads", lambda: 4)
+    sent = stream()
+    with ss.open_table(uri, "customers", "id", rows_per_page=50) as master:
+        joined = ss.join(sent, master, on="id", memory="20MB")
+        assert rows_of(joined) == expected(sent, "inner")
+        with pytest.raises(OptionError, match="a table in a database is joined by one thread"):
+            ss.join(sent, master, on="id", memory="20MB", threads=2)
 
 
 def test_other_keys_and_columns(uri: str, site: Postgres) -> None:
