@@ -14,7 +14,7 @@ from semistream.core.errors import BudgetError, CallOrderError, OptionError, Sch
 from semistream.core.join import Snapshot
 from semistream.joins import parallel
 from semistream.joins.parallel import ParallelJoin, threads_for
-from semistream.store.parts import MasterPart, in_parts
+from semistream.store.parts import MasterPart
 
 CHECKS = {check.__name__: check for check in all_checks()}
 KEYS = 60_000
@@ -73,30 +73,6 @@ def numbers(join: ParallelJoin, rows: pa.RecordBatch) -> list[int]:
 
 def rest(join: ParallelJoin) -> list[int]:
     return [n for result in join.finish() for n in result.column("n").to_pylist()]
-
-
-@pytest.mark.parametrize("threads", [2, 3, 7])
-def test_every_key_has_its_pages_in_its_part(path: Path, threads: int) -> None:
-    with ss.open_master(path) as master:
-        keys = table(1).column("k").to_numpy()
-        parts = in_parts(master, threads)
-        found: list[int] = []
-        for part in parts:
-            assert isinstance(part, MasterPart)
-            rows, mine, valid = part.own(keys, np.ones(len(keys), np.uint8))
-            assert mine.tolist() == keys[rows].tolist()
-            assert valid.all()
-            pages = np.empty(len(mine), np.int32)
-            part.locate(mine, np.full(len(mine), -1, np.int32), pages)
-            assert pages.min() >= 0
-            # The same pages of the file as in the whole master.
-            whole = np.empty(len(mine), np.int32)
-            master.locate(mine, np.full(len(mine), -1, np.int32), whole)
-            assert (part.places(0, part.pages)[pages] == whole).all()
-            assert len(mine) > len(keys) / threads / 2, "parts are to be about as large"
-            found += rows.tolist()
-        assert sorted(found) == list(range(len(keys)))
-        assert sum(part.pages for part in parts) < master.pages * 1.2 + 16 * threads
 
 
 def test_a_part_that_is_ahead_does_not_read_for_few_rows(path: Path) -> None:

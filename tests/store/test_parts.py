@@ -57,16 +57,18 @@ def parts_of(master: FileMaster, count: int) -> list[MasterPart]:
     return [part for part in parts if isinstance(part, MasterPart)]
 
 
-@pytest.mark.parametrize("count", [2, 3, 40])
+@pytest.mark.parametrize("count", [2, 3, 7, 40])
 def test_a_part_finds_the_pages_that_the_whole_finds(master: FileMaster, count: int) -> None:
     keys = keys_of(master)
     whole = located(master, keys)
     ends = np.array([end for _, end in master.shard_ranges()])
     found: list[int] = []
+    pages_of_parts = 0
     for part in parts_of(master, count):
         rows, own, valid = part.own(keys, np.ones(len(keys), np.uint8))
         assert own.tolist() == keys[rows].tolist()
         assert valid.all()
+        assert len(own) > len(keys) / count / 2 or count > 7, "parts are to be about as large"
         pages = located(part, own)
         assert ((pages >= 0) == (whole[rows] >= 0)).all()
         there = pages >= 0
@@ -82,7 +84,10 @@ def test_a_part_finds_the_pages_that_the_whole_finds(master: FileMaster, count: 
                 places[pages[there][mine] - begin] == same[whole[rows][there][mine] - first]
             ).all()
         found += rows.tolist()
+        pages_of_parts += part.pages
     assert sorted(found) == list(range(len(keys)))
+    shards = len(master.shard_ranges())
+    assert pages_of_parts < master.pages * 1.2 + 16 * count * shards
 
 
 def test_a_part_reads_what_the_whole_has_there(master: FileMaster) -> None:

@@ -23,6 +23,10 @@ On = str | Sequence[str] | Mapping[str, str]
 _HIDDEN = "\0key "
 
 
+NUMBER_BYTES, HASHED_BYTES = 2, 24
+"""What a key takes beside its batch: as a number, and as a hash."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """A stream's schema bound to a master, for one kind of join.
@@ -100,6 +104,11 @@ class Binding:
             condition=condition,
             mark=mark,
         )
+
+    @property
+    def key_bytes(self) -> int:
+        """What the key of a row takes beside its batch, while it is made ready."""
+        return NUMBER_BYTES if self.spec.is_number else HASHED_BYTES
 
     def keys(self, batch: pa.RecordBatch) -> tuple[Keys, PackedColumns]:
         """key64 of a batch's rows, and its columns for kernels."""

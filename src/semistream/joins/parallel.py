@@ -34,9 +34,8 @@ HAND, HAND_SHARE = "rows in hand", 32
 LEAST_CUT, MOST_CUT = 256, 65_536
 """Rows that are given to the parts at once."""
 
-NOTED_BYTES, HASHED_BYTES = 15, 24
-"""What a part notes of a row (its number, its key, whether that is valid), and what it takes beside
-that to hash a key."""
+NOTED_BYTES = 13
+"""What a part notes of a row: its number, its key, whether that is valid."""
 
 LEAST_PUSHED, LEAST_WAITING = 8192, 1024
 """With fewer rows that come, or that wait for pages, the caller does the work of all parts: waking
@@ -138,9 +137,8 @@ class ParallelJoin(SemiStreamJoin):
         self.binding = binding
         self._budget = budget
         hand = budget.limit_bytes // HAND_SHARE
-        # Each part notes which rows are its own, and all of them may stay in hand.
-        noted_bytes = NOTED_BYTES + (0 if binding.spec.is_number else HASHED_BYTES)
-        row_bytes = _row_bytes(binding) + threads * noted_bytes
+        # Each part makes all keys ready, notes which rows are its own, and may leave them in hand.
+        row_bytes = _row_bytes(binding) + threads * (NOTED_BYTES + binding.key_bytes)
         self._cut_rows = min(max(hand // row_bytes, LEAST_CUT), MOST_CUT)
         self._threads = threads
         # Where this is too much already, the parts get next to nothing, and say what they need.

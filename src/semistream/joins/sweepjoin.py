@@ -81,9 +81,8 @@ one, they would move the border between pool and cache to and fro with every bat
 
 LEAST_ROWS = 64
 
-LISTED_BYTES, KEY_BYTES, HASHED_BYTES = 16, 2, 24
-"""What a row of a batch that is drained takes in its list, and what its key takes beside the batch:
-as a number, and as a hash."""
+LISTED_BYTES = 16
+"""What a row of a batch that is drained takes in its list."""
 
 LEAST_LISTED = 4096
 """Batches are listed where there is room for so many rows of them."""
@@ -320,7 +319,7 @@ class SweepJoin(IndexedJoin):
         self._half_drained = True
         done = 0
         while done < batch.num_rows:
-            some = batch.slice(done, self._list_room // 2 // self._key_bytes)
+            some = batch.slice(done, self._list_room // 2 // self.binding.key_bytes)
             yield from self._drain(some)
             done += some.num_rows
         self._half_drained = False
@@ -332,11 +331,6 @@ class SweepJoin(IndexedJoin):
             return 0
         return (self.waiting.capacity + 1 - LISTED_SLOTS) * self.waiting.stride
 
-    @property
-    def _key_bytes(self) -> int:
-        """What the keys of a row take beside the batch."""
-        return KEY_BYTES if self.binding.spec.is_number else HASHED_BYTES
-
     def _drain(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Join a batch whose keys find room."""
         assert self._reader is not None
@@ -344,7 +338,7 @@ class SweepJoin(IndexedJoin):
         done, parts = 0, self.master.parts if isinstance(self.master, MasterPart) else 1
         while done < batch.num_rows:
             start = self.clock.now_ns()
-            room = self._list_room - self._key_bytes * batch.num_rows
+            room = self._list_room - self.binding.key_bytes * batch.num_rows
             rows = int((batch.num_rows - done) / parts * UNEVEN) + 1
             rows = min(rows, batch.num_rows - done, room // LISTED_BYTES)
             self._reader.borrow(room - rows * LISTED_BYTES)
@@ -357,7 +351,7 @@ class SweepJoin(IndexedJoin):
                     yield from self._handed_out(start)
                     start = self.clock.now_ns()
             self._pool_was_full = self._pool_was_full or full
-            used = self._key_bytes * batch.num_rows + LISTED_BYTES * self.listed.count
+            used = self.binding.key_bytes * batch.num_rows + LISTED_BYTES * self.listed.count
             used = LISTED_SLOTS + used // self.waiting.stride
             self._peak_rows = max(self._peak_rows, used)
             self.listed.sort(self.master.pages)

@@ -37,21 +37,24 @@ def _range_of(ranges: Any, shard: int, begins: int, page: int) -> int:
 
 
 @inlined
-def whole_page(ranges: Any, shard: int, page: int) -> int:
-    """The number that an own page has in the whole master."""
+def _renumbered(ranges: Any, shard: int, page: int, begins: int, others: int) -> int:
+    """The number of a page where ranges begin at others, given the one where they begin so."""
     if ranges.count == 0:
         return page
-    i = _range_of(ranges, shard, ranges.own, page)
-    return page - at(ranges.own, i) + at(ranges.whole, i)
+    i = _range_of(ranges, shard, begins, page)
+    return page - at(begins, i) + at(others, i)
+
+
+@inlined
+def whole_page(ranges: Any, shard: int, page: int) -> int:
+    """The number that an own page has in the whole master."""
+    return _renumbered(ranges, shard, page, ranges.own, ranges.whole)
 
 
 @inlined
 def own_page(ranges: Any, shard: int, page: int) -> int:
     """The own number of a page of the whole master that is in one of the ranges."""
-    if ranges.count == 0:
-        return page
-    i = _range_of(ranges, shard, ranges.whole, page)
-    return page - at(ranges.whole, i) + at(ranges.own, i)
+    return _renumbered(ranges, shard, page, ranges.whole, ranges.own)
 
 
 @inlined
